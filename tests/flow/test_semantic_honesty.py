@@ -120,7 +120,7 @@ def test_an_audit_that_is_lost_is_counted(monkeypatch: pytest.MonkeyPatch) -> No
             return await ask_store(self, key, until) if n_asked == 1 else (None, False)
 
         with monkeypatch.context() as slow:
-            slow.setattr(MemoryStore, "look_up", late)
+            slow.setattr(MemoryStore, "find", late)
             assert await rig.text(ask(SAME), tenant="a") == YES
             await rig.settled()
         assert rig.lookups[-1] == "audit_started"
@@ -146,7 +146,7 @@ def test_a_store_that_cannot_be_asked_costs_nothing_that_was_learned(monkeypatch
             return None, False
 
         with monkeypatch.context() as outage:
-            outage.setattr(MemoryStore, "look_up", gone)
+            outage.setattr(MemoryStore, "find", gone)
             assert await rig.text(ask(SAME)) == NO
         assert rig.lookups[-1] == "gone"
         assert await rig.text(ask(SAME_TOO)) in {YES, NO}

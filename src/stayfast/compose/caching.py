@@ -83,7 +83,7 @@ def make_embedding(settings: Settings, before: tuple[Settings, Embedders | None]
     return Embedders() if wants_embedder(settings) and not explain_missing_packages(settings) else None
 
 
-async def load(embedding: Embedders, config: EmbedderConfig, clock: Clock) -> None:
+async def load_embedder(embedding: Embedders, config: EmbedderConfig, clock: Clock) -> None:
     """Load the model, once for both uses, on another thread. Raises NoEmbedder."""
     minilm, batched = import_module("stayfast.stores.onnx_embedder"), import_module("stayfast.stores.batched_embedder")
     cache_dir = config.cache_dir or str(cache_directory(read_environment()))
@@ -177,12 +177,12 @@ class SemanticCaches:
         sameness: Sameness = ByMeaning(embedding, semantic.same_answer_cosine)
         if semantic.judge:
             sameness = LlmJudge(semantic.judge, sameness, self._serve, self._clock)
-        return SemanticCache(semantic, route, store=store, embedding=embedding, index=_vectors, sameness=sameness,
+        return SemanticCache(semantic, route, store=store, embedding=embedding, index=_make_index, sameness=sameness,
                              verifier=verifier, clock=self._clock, rng=self._rng, sink=self._sink,
                              is_ready=isinstance(store, RemoteStore) or not self._has_log)
 
 
-def _vectors(n_dims: int) -> Index:
+def _make_index(n_dims: int) -> Index:
     found: Index = import_module("stayfast.stores.vectors").Vectors(n_dims)
     return found
 
@@ -205,15 +205,16 @@ def semantic_gauges(routes: Mapping[str, Route]) -> Samples:
 Stores = Mapping[str, Store]
 
 
-def stores(settings: Settings, before: tuple[Settings, Stores] | None, *, clock: Clock, sink: Sink, rng: Random) -> Stores:
+def make_stores(settings: Settings, before: tuple[Settings, Stores] | None, *, clock: Clock, sink: Sink,
+                rng: Random) -> Stores:
     """All stores by name. before: at a reload; stores with unchanged settings are reused."""
     known, old = before if before is not None else (settings, {})
     unchanged = {name: store for name, store in old.items() if known.stores[name] == settings.stores.get(name)}
-    return {name: unchanged.get(name) or _store(name, store_settings, clock, sink, rng) for name,
+    return {name: unchanged.get(name) or _make_store(name, store_settings, clock, sink, rng) for name,
             store_settings in settings.stores.items()}
 
 
-def _store(name: str, settings: StoreSettings, clock: Clock, sink: Sink, rng: Random) -> Store:
+def _make_store(name: str, settings: StoreSettings, clock: Clock, sink: Sink, rng: Random) -> Store:
     if isinstance(settings, MemoryStoreSettings):
         return MemoryStore(settings.max_bytes)
     if isinstance(settings, SqliteStoreSettings):

@@ -16,11 +16,11 @@ from stayfast.compose.caching import (
     explain_missing_packages,
     has_epoch_changed,
     label_logs,
-    load,
+    load_embedder,
     purge_old_epochs_with_retries,
     restore_learned,
 )
-from stayfast.compose.engines import Engines, retire
+from stayfast.compose.engines import Engines, retire_engine
 from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.events import LoopLag, Sink
@@ -140,7 +140,7 @@ class Process:
                 if new.stores.get(name) is not store:
                     self._tasks.spawn(store.close())
             for name, engine in unwanted:
-                self._tasks.spawn(retire(engine, old.registry[name]))
+                self._tasks.spawn(retire_engine(engine, old.registry[name]))
             self._observers.log.write_event("reloaded", upstreams=len(settings.upstreams), routes=len(settings.routes))
 
     def _build(self, settings: Settings, old: System | None) -> System:
@@ -188,7 +188,7 @@ class Process:
         async with self._loading:
             try:
                 if embedding.foreground is None:
-                    await load(embedding, config, self._clock)
+                    await load_embedder(embedding, config, self._clock)
                 for wrong in await restore_learned(system.gateway.router.routes, embedding, config, worker):
                     log("semantic_state_unreadable", level="warning", detail=wrong)
             except NoEmbedder as error:

@@ -30,7 +30,9 @@ from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 
 def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route], stores: Stores, *,
            semantic: SemanticCaches, clock: Clock, sink: Sink) -> dict[str, Route]:
-    """All routes by name. old: before a reload; the new routes take over what they have learned if its settings are unchanged."""
+    """All routes by name. old: before a reload; the new routes take over what they have learned if its settings are
+    unchanged.
+    """
     made = {}
     for name, route_settings in settings.routes.items():
         before = old.get(name)
@@ -57,7 +59,9 @@ def _make_route(name: str, settings: Settings, registry: Registry, old: Route | 
 
 def _make_cache(name: str, settings: Settings, old: Route | None, stores: Stores, semantic: SemanticCaches
              ) -> RouteCache | None:
-    """The route's cache. A change of model, upstream, epoch or memory size starts an empty one; after other changes the answers stay."""
+    """The route's cache. A change of model, upstream, epoch or memory size starts an empty one; after other changes the
+    answers stay.
+    """
     route_settings = settings.routes[name]
     config = route_settings.cache
     if config.mode == "off":

@@ -142,7 +142,7 @@ class RetryWithheld(msgspec.Struct, frozen=True, gc=False):
 
     route: str
     upstream: str
-    why: str = ""  # client: its SDK retries by itself; budget: the route's is empty; upstream: that of the next upstream is
+    why: str = ""  # client: its SDK retries; budget: the route's is empty; upstream: that of the next upstream is
     spent: float = 0.0  # as in Retried
     budget: float = 0.0
 
@@ -376,9 +376,9 @@ class ConnectionsClosed(msgspec.Struct, frozen=True, gc=False):
 
 
 Fact = (StageDone | TokenGaps | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused
-        | ProbeFailed | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreCallDone | StoreChanged
-        | PrefixFinding | SemanticLookup | Renewed | Retried | Ejected | TurnFailed | KeysFailed | ConnectionsClosed
-        | DescriptorsExhausted)
+        | ProbeFailed | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreCallDone |
+        StoreChanged | PrefixFinding | SemanticLookup | Renewed | Retried | Ejected | TurnFailed | KeysFailed |
+        ConnectionsClosed | DescriptorsExhausted)
 
 
 def describe_budget(spent: float, budget: float) -> str:

@@ -379,7 +379,7 @@ class RemoteStore:
             self._sender = None
 
     def _next_batch(self) -> list[_QueuedCommand]:
-        """Look-ups whose callers still wait, or other commands; alternating, if both are queued."""
+        """Lookups whose callers still wait, or other commands; alternating if both are queued."""
         gets, writes = self._gets.waiting, self._writes.waiting
         batch: list[_QueuedCommand] = []
         if not (self._is_writes_turn and writes):

@@ -126,7 +126,7 @@ async def measure(loop: SimLoop, n: int, seed: int) -> Finding:
     await run_arrivals(n, TURNS_PER_S, rng, lambda _: _run_turn(agent, rng.uniform(*TOTALS_S), loop, seen))
     await asyncio.sleep(LINGERS_S)  # until the steps that ignored their cancellation have ended
     note = (f"{seen.n_steps:,} steps and {seen.n_calls:,} calls; {seen.n_whole:,} answers were whole, "
-            f"{seen.n_apologies:,} only said that there was no time.")
+            f"{seen.n_apologies:,} only reported that there was no time.")
     return Finding((
         Figure.count("turns that ended with an answer", seen.n_answered, float(n), Sense.AT_LEAST),
         Figure("latest end of a turn, past its deadline", seen.latest_s * 1e3, "ms", (BODY_GRACE_S + CLEANUP_S) * 1e3),

@@ -183,7 +183,7 @@ async def send_random_requests(loop: SimLoop, n: int, seed: int, *, is_semantic:
             results[echoed.result] += 1
             n_crossed += not _is_own_answer(echoed, identity) or echoed.is_stream is not streams
         names.clear()
-    figures = [Figure.count(f"{which}: answers that were made for somebody else", n_crossed),
+    figures = [Figure.count(f"{which}: answers that were made for another tenant", n_crossed),
                Figure.percent(f"{which}: requests served without a call of their own",
                               sum(results[result] for result in CACHED) / n, MIN_SERVED, Sense.AT_LEAST)]
     if is_semantic:

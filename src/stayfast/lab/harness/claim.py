@@ -102,7 +102,7 @@ class Conditions:
 
 
 class Claim(Protocol):
-    """One claim. `name` is the argument of `stayfast prove`; `says` is the claim as README and docs state it."""
+    """One claim. `name` is the argument of `stayfast prove`; `statement` is the claim as README and docs state it."""
 
     @property
     def name(self) -> str: ...

@@ -223,7 +223,7 @@ class VirtualTenants:
 
 
 def leftover_tasks_figure() -> Figure:
-    """The tasks that exist beside the current one, which must be none."""
+    """The tasks other than the current one; there must be none."""
     return Figure.count("Tasks left behind", len(asyncio.all_tasks()) - 1)
 
 

@@ -4,7 +4,7 @@
     pairs     CSV with the columns `sentence1`, `sentence2` (or question1, question2) and `label`: 1 if the answer of the
               first may serve the second; or JSON, a list of {"origin": ..., "similar": ...}, where it always may
 
-Pairs become classes: questions joined by a label 1 share an answer, all others differ. Repeated texts are asked once, since
+Pairs become classes: questions joined by a label 1 share an answer, all others differ. Repeated texts are used once, since
 the exact cache would answer the repeats.
 
 The cache starts empty and learns exactly what a gateway's would: for a miss and for an audited hit, whether the nearest
@@ -196,7 +196,7 @@ class Online:
         return len(self._votes)
 
     def serve_question(self, number: int, rng: Random) -> bool | None:
-        """Ask one question. True, False: a right or wrong hit; None: no hit."""
+        """Look up one question. True, False: a right or wrong hit; None: no hit."""
         text, read = self._texts[number], self._wordings[number]
         why = exclusion_reason(text, read, self._eligible, self._ttl_s)
         if why:

@@ -109,7 +109,7 @@ def _parse_block(block: PromptBlock, api: Api) -> tuple[Any, str, str]:
     if not isinstance(mark, dict):
         return value, "", ""
     if api is not Api.MESSAGES:
-        return value, "30m", "" if block.role != "assistant" else "a breakpoint cannot stand on what the model said"
+        return value, "30m", "" if block.role != "assistant" else "a breakpoint cannot be in an assistant message"
     if value.get("type") in _UNMARKABLE:
         return value, "5m", f"cache_control cannot be set for {value['type']} blocks"
     if value.get("type") == "text" and not value.get("text"):
@@ -176,7 +176,7 @@ Entry = tuple[int, int]  # link and machine
 
 
 class CacheLookup(msgspec.Struct, frozen=True, gc=False):
-    """The result of a look-up, in tokens. `entries`: to be stored when the answer begins, with their time to live."""
+    """The result of a lookup, in tokens. `entries`: to be stored when the answer begins, with their time to live."""
 
     n_read: int = 0
     n_written: int = 0
@@ -196,7 +196,7 @@ class PromptCache:
         self._rates: dict[int, tuple[int, int]] = {}  # per kind: the minute, and its number of requests
 
     def find_prefix(self, prompt: CachedPrompt, n_prompt: int) -> CacheLookup:
-        """Look up a prompt of `n_prompt` tokens, and renew the entries read."""
+        """Find the longest cached prefix of a prompt of `n_prompt` tokens, and renew the entries read."""
         rules, machine = self.model.rules, self._pick_machine(prompt)
         if rules == "automatic":
             return self._find_automatic_prefix(prompt, n_prompt, machine)

@@ -132,7 +132,7 @@ class Hedging:
         return found
 
     def late_streak(self, upstream: str, *, is_whole: bool) -> LateStreak:
-        """The record that says whether an upstream is slow now."""
+        """The record of late attempts, which decides whether an upstream is slow now."""
         found = self._lately.get((upstream, is_whole))
         if found is None:
             self._lately[upstream, is_whole] = found = LateStreak(self.config.max_share)
@@ -144,8 +144,8 @@ class Hedging:
                 for (upstream, is_whole), lately in self._lately.items() if lately.is_slow(now)]
 
     def due_now(self) -> list[dict[str, Any]]:
-        """When second attempts are due, of the newest kinds of prompt. `after_ms` None: no help is to be expected, and
-        `why_never` is the reason. `share`: of the calls, what they may come to.
+        """When second attempts are due, for the newest kinds of prompt. `after_ms` None: a hedge would not help, and
+        `why_never` is the reason. `share`: at most this share of the calls is hedged.
         """
         newest = sorted(self._kinds.items(), key=lambda item: item[1].refresh_at, reverse=True)
         return [{"upstream": upstream, "then": second, "form": _form(is_whole),

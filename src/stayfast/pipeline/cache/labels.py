@@ -1,9 +1,10 @@
 """The labels of one route's semantic cache: one calibration for each tenant, and the labels in the log.
 
-Problem: labels prove a threshold, and labels come from questions. If tenants shared them, the questions of one tenant, all of
-one kind, would set the threshold for the questions of another. Rule: each tenant has its own labels and its own shadow phase,
-so a tenant without labels gets no hits. At most MAX_LABELS are stored for all tenants; beyond it, the tenant that learned
-least recently loses its labels. When wrong: tenants with little traffic may never have enough labels, and get no hits.
+Problem: labels prove a threshold, and labels come from questions. If tenants shared them, the questions of one tenant, all
+of one kind, would set the threshold for the questions of another. Rule: each tenant has its own labels and its own shadow
+phase, so a tenant without labels gets no hits. At most MAX_LABELS are stored for all tenants; beyond it, the tenant that
+learned least recently loses its labels. When wrong: tenants with little traffic may never have enough labels, and get no
+hits.
 """
 
 from collections import deque
@@ -68,8 +69,8 @@ class Learning:
             own.n_started += 1
 
     def note_audit_judged(self, tenant: str | None) -> float:
-        """An audit has a result. Returns how many started audits it represents: those without a result are assumed to be wrong
-        as often as the others.
+        """An audit has a result. Returns how many started audits it represents: those without a result are assumed to be
+        wrong as often as the others.
         """
         own = self._own.get(tenant)
         if own is None:

@@ -72,7 +72,8 @@ _NUMBER_BITS = 31  # of an answer's number; the bits above identify the process
 
 
 class SemanticIndex:
-    """The index of one route, of at most `most` phrasings; the oldest is evicted. One task at a time; nothing here awaits."""
+    """The index of one route, of at most `most` phrasings; the oldest is evicted. One task at a time; nothing here awaits.
+    """
 
     def __init__(self, most: int, index: Callable[[int], Index]) -> None:
         self.scopes: dict[bytes, SemanticScope] = {}
@@ -113,8 +114,8 @@ class SemanticIndex:
         self._evict_oldest()
 
     def share(self, log: LabelLog, worker_id: int) -> None:
-        """Share new phrasings with other processes from now on. worker_id: 32 bits that identify this process: the upper bits of
-        its answers' numbers.
+        """Share new phrasings with other processes from now on. worker_id: 32 bits that identify this process: the upper
+        bits of its answers' numbers.
         """
         self.log = log
         self._n_answers = worker_id << _NUMBER_BITS
@@ -140,7 +141,9 @@ class SemanticIndex:
             self.remove(next(iter(self._order)))
 
     def remove(self, key: int) -> None:
-        """Remove a phrasing, if it is there. The last phrasing of an answer removes the answer, the last of a scope the scope."""
+        """Remove a phrasing, if it is there. The last phrasing of an answer removes the answer, the last of a scope the
+        scope.
+        """
         if key not in self._order:
             return
         scope, answer, _ = self._order[key]

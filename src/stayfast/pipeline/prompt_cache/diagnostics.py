@@ -26,7 +26,9 @@ Kind = tuple[str, str, tuple[str, ...]]  # of prompts: upstream, model, set of t
 
 
 class MarkedPrompt:
-    """One attempt's prompt as its provider's cache sees it: the upstream and model, the cache's rules, and the marked tokens."""
+    """One attempt's prompt as its provider's cache sees it: the upstream and model, the cache's rules, and the marked
+    tokens.
+    """
 
     __slots__ = ("history", "model", "n_marked", "price", "rules", "upstream")
 

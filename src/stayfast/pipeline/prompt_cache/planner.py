@@ -55,8 +55,8 @@ class PrefixLeaders:
         return None if running is None or running.done() else running
 
     def try_to_lead(self, key: Hashable) -> "asyncio.Future[None] | None":
-        """Register a request that is sent. It leads if no other request leads and the prefix is not cached; pass the result to
-        `stop_leading`. None: it does not lead.
+        """Register a request that is sent. It leads if no other request leads and the prefix is not cached; pass the result
+        to `stop_leading`. None: it does not lead.
         """
         if key in self._running or self._warm_until.get(key, 0.0) > self._clock.now():
             return None
@@ -227,7 +227,9 @@ class PromptCachePlanner:
         self._count(marker.upstream, "refused")
 
     def note_refresh(self, opening: PrefixRefresh, usage: Usage | None) -> None:
-        """A refresh ended. usage: None: it failed; without cached tokens the cached prefix had expired, and was written anew."""
+        """A refresh ended. usage: None: it failed; without cached tokens the cached prefix had expired, and was written
+        anew.
+        """
         in_time = usage is not None and usage.cached_read > 0
         self._count(opening.upstream, "refreshed" if in_time else "refresh_failed")
 
@@ -289,7 +291,8 @@ class PlannedPrompt:
         return self._parts[upstream, model]
 
     def find_leaders(self, upstream: str, model: str) -> "tuple[PrefixLeaders, Hashable] | None":
-        """The leaders of the upstream and model, and the key of this prompt's prefix; None: no request waits for a leader."""
+        """The leaders of the upstream and model, and the key of this prompt's prefix; None: no request waits for a leader.
+        """
         of = self._of
         rules = of.rules_for(upstream, model, self._n_head_bytes) if of.config.leader_wait_s else None
         if rules is None:

@@ -199,7 +199,7 @@ class SemanticConfig:
     lookup_timeout_s: Annotated[float, SettingDoc(
         "A slower lookup is a miss; `budget.cache` may shorten it.", minimum=0.001, maximum=10)] = 0.05
     max_questions: Annotated[int, SettingDoc(
-        "Questions remembered per worker, 2 kB each; the oldest goes first.", minimum=10, maximum=10_000_000)] = 50_000
+        "Questions remembered per worker, 2 kB each; the oldest is dropped first.", minimum=10, maximum=10_000_000)] = 50_000
     same_answer_cosine: Annotated[float, SettingDoc(
         "Cosine from which two answers count as the same when judging errors.", minimum=0.5, maximum=1)] = 0.9
     new_word_cosine: Annotated[float, SettingDoc(

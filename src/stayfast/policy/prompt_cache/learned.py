@@ -1,7 +1,7 @@
 """What is learned from an upstream's answers about its prompt cache, and decisions based on it.
 
 Minimum length. Problem: tables of minimum lengths and supported fields are outdated, or made for another endpoint. Rule: two
-answers that neither wrote nor read a marked prefix raise the minimum to its length; a field that an error names is left out,
+answers that neither wrote nor read a marked prefix raise the minimum to its length; a field that an error names is omitted,
 if the same request succeeds without it. Both hold for an hour, for one model of one upstream. When wrong: the cause may be a
 provider's bad minute. So the minimum rises to MOST_TIMES the table's at most, and falls once a shorter prompt is cached.
 
@@ -74,7 +74,7 @@ class TokenScale:
 
 
 class RejectedFields:
-    """Request fields that one model of one upstream rejects, each left out for an hour."""
+    """Request fields that one model of one upstream rejects, each omitted for an hour."""
 
     __slots__ = ("_until",)
 
