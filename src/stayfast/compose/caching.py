@@ -165,7 +165,7 @@ class SemanticCaches:
         self._sink = sink
         self._serve = serve
 
-    def of(self, route: str, config: CacheConfig, before: RouteCache | None, store: Store) -> SemanticCache | None:
+    def make_cache(self, route: str, config: CacheConfig, before: RouteCache | None, store: Store) -> SemanticCache | None:
         """The semantic cache of a route; None: its cache is an exact one, or the packages are missing."""
         embedding, semantic = self._embedding, config.semantic
         if config.mode != "semantic" or embedding is None:

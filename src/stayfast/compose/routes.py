@@ -74,8 +74,8 @@ def _make_cache(name: str, settings: Settings, old: Route | None, stores: Stores
     if before is not None and before.store is not store:
         before = None
     first = route_settings.upstreams[0]
-    return RouteCache(config, origin, store, semantic.of(name, config, before, store), prices=settings.prices_for(first),
-                      model=settings.model_for(name, first), renewing=before.refreshing if before is not None else None)
+    return RouteCache(config, origin, store, semantic.make_cache(name, config, before, store),
+                      prices=settings.prices_for(first), model=settings.model_for(name, first), renewing=before.refreshing if before is not None else None)
 
 
 def _memory_store(config: CacheConfig, before: RouteCache | None) -> Store:

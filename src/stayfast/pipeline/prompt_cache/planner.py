@@ -113,7 +113,7 @@ class PromptCachePlanner:
         self._scales: dict[str, TokenScale] = {}
         self._parts: dict[tuple[str, str, int], CacheKeyParts] = {}  # by upstream, model and how prompts begin
 
-    def lay_out(self, request: Request) -> "tuple[Request, PlannedPrompt | None]":
+    def plan_prompt(self, request: Request) -> "tuple[Request, PlannedPrompt | None]":
         """The request in its stable order, and the plan for its attempts; None: nothing to do."""
         if request.api not in LAYOUT_APIS or len(request.body) < LEAST_BYTES or has_cache_markers(request.body):
             return request, None

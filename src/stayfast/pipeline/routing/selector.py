@@ -162,7 +162,7 @@ class UpstreamSelector:
         shares = [1.0] * len(names)
         if aim.blocks:
             n_bytes = min(aim.n_prompt, MAX_BLOCKS * BLOCK)
-            shares = [1 - self._known(name).n_known(aim.blocks, now) * BLOCK / n_bytes for name in names]
+            shares = [1 - self._sent_prefixes(name).n_known(aim.blocks, now) * BLOCK / n_bytes for name in names]
         if session:
             there = [name for name, load in zip(names, loads, strict=True) if load.share > 0]
             shares[names.index(session_owner(session, there or names, self.config.weights))] = 0.0
@@ -172,7 +172,7 @@ class UpstreamSelector:
         result = "new" if not new_shares else "hit" if new_shares[first] <= min(new_shares) else "moved"
         self.choices[name, result] = self.choices.get((name, result), 0) + 1
 
-    def _known(self, name: str) -> SentPrefixes:
+    def _sent_prefixes(self, name: str) -> SentPrefixes:
         found = self._prefixes.get(name)
         if found is None:
             self._prefixes[name] = found = SentPrefixes(self.config.affinity.most_blocks, self.config.affinity.ttl_s)
@@ -182,7 +182,7 @@ class UpstreamSelector:
         """An attempt begins; returns how many bytes of its prompt the upstream knew."""
         if not aim.blocks:
             return 0
-        prefixes = self._known(name)
+        prefixes = self._sent_prefixes(name)
         n_known = prefixes.n_known(aim.blocks, now) * BLOCK
         prefixes.record_sent(aim.blocks, now)
         tokens = self.tokens

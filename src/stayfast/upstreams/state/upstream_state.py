@@ -222,9 +222,7 @@ class UpstreamState:
         return self.breaker.n_failed_in_row
 
     def split_by_lane(self, lanes: Sequence[str]) -> None:
-        """Give each lane its own limit; without lanes, or with a fixed limit: one for all. Waiting requests are queued
-        again.
-        """
+        """Give each lane its own limit; without lanes, or if the limit is fixed, one for all. Waiting requests requeue."""
         before, wanted = list(self.lanes or ()), list(lanes) if self.whole_limiter.limit.is_adaptive else []
         if before == wanted:
             return
