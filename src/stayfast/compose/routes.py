@@ -75,7 +75,8 @@ def _make_cache(name: str, settings: Settings, old: Route | None, stores: Stores
         before = None
     first = route_settings.upstreams[0]
     return RouteCache(config, origin, store, semantic.make_cache(name, config, before, store),
-                      prices=settings.prices_for(first), model=settings.model_for(name, first), renewing=before.refreshing if before is not None else None)
+                      prices=settings.prices_for(first), model=settings.model_for(name, first),
+                      renewing=before.refreshing if before is not None else None)
 
 
 def _memory_store(config: CacheConfig, before: RouteCache | None) -> Store:
