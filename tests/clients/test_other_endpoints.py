@@ -105,7 +105,7 @@ def test_raw_headers(openai_client: openai.OpenAI, marker: str) -> None:
 
 def test_many_at_a_time(gateway: Gateway) -> None:
     """Streams of both SDKs and all pairs of dialects side by side: each client gets its own whole answer."""
-    async def ask_all() -> list[str]:
+    async def send_questions() -> list[str]:
         async with (
             openai.AsyncOpenAI(base_url=gateway.openai_url, api_key="sk-client", max_retries=0) as client,
             anthropic.AsyncAnthropic(base_url=gateway.origin, api_key="sk-client", max_retries=0) as other,
@@ -122,4 +122,4 @@ def test_many_at_a_time(gateway: Gateway) -> None:
             models = [f"via-{name}" for name in DIALECTS] * (N_AT_ONCE // len(DIALECTS))
             return await asyncio.gather(*(ask(model) for model in models for ask in (ask_openai, ask_anthropic)))
 
-    assert set(asyncio.run(ask_all())) == {WHOLE_TEXT}
+    assert set(asyncio.run(send_questions())) == {WHOLE_TEXT}

@@ -117,7 +117,7 @@ def test_stored_request_and_sdk_retry_are_not_hedged(request_: Request, headers:
 
 
 @pytest.mark.parametrize(("request_", "headers", "notes"), [
-    (chat(), SDK_RETRY, ("not retried: its client retries by itself (500 of up0)",)), (chat(store=True), (), ()),
+    (chat(), SDK_RETRY, ("not retried: the client's SDK retries (500 of up0)",)), (chat(store=True), (), ()),
     (STORED_BY_DEFAULT, (), ())])
 def test_sdk_retry_and_stored_request_are_not_retried(request_: Request, headers: tuple[tuple[str, str], ...],
                                                       notes: tuple[str, ...]) -> None:

@@ -251,7 +251,7 @@ def test_strange_bodies_go_on_as_they_are(fields: dict[str, Any]) -> None:
     async def main(loop: SimLoop) -> None:
         body = msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": LONG}], **fields})
         request = Request(Api.MESSAGES, "m", False, body)
-        laid, layout = PromptCachePlanner("m", AUTO, loop, RecordingSink()).lay_out(request)
+        laid, layout = PromptCachePlanner("m", AUTO, loop, RecordingSink()).plan_prompt(request)
         assert laid is request
         if layout is not None:
             assert layout.new_marker("up", "claude-sonnet-4-6", None).write(body, Api.MESSAGES) is body
@@ -275,7 +275,7 @@ def test_no_body_is_too_strange(body: dict[str, Any], asked: tuple[Api, str]) ->
         of, (api, model) = PromptCachePlanner("m", PrefixConfig("auto", move_volatile=True), loop, RecordingSink()), asked
         data = msgspec.json.encode({"metadata": {"long": LONG}, **body})
         for _ in range(2):
-            request, layout = of.lay_out(Request(api, "m", False, data))
+            request, layout = of.plan_prompt(Request(api, "m", False, data))
             if layout is not None:
                 marker = layout.new_marker("up", model, None)
                 written = marker.write(request.body, api)

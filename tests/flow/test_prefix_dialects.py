@@ -59,7 +59,7 @@ def sent(client_api: Api, body: dict[str, Any], spoken: Api, model: str) -> Any:
         client: Any = Client()
         kind = "anthropic" if spoken is Api.MESSAGES else "openai"
         upstream = DialectUpstream("up", DialectConfig(kind, frozenset({spoken})), client, loop)
-        request, layout = PromptCachePlanner("m", PrefixConfig("auto"), loop, RecordingSink()).lay_out(
+        request, layout = PromptCachePlanner("m", PrefixConfig("auto"), loop, RecordingSink()).plan_prompt(
             decode(client_api, msgspec.json.encode(body)))
         assert layout is not None
         marker = layout.new_marker("up", model, None)

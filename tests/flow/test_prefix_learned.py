@@ -25,7 +25,7 @@ OTHER = "Be strict with all who come late, and say why. " * 300
 def layout_of(of: PromptCachePlanner, system: str) -> tuple[bytes, PlannedPrompt]:
     """A request with these instructions, as it is laid out."""
     body = b'{"model":"m","max_tokens":3,"system":"%b","messages":[{"role":"user","content":"hi"}]}' % system.encode()
-    request, layout = of.lay_out(decode(Api.MESSAGES, body))
+    request, layout = of.plan_prompt(decode(Api.MESSAGES, body))
     assert layout is not None
     return request.body, layout
 

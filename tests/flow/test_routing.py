@@ -199,7 +199,7 @@ def test_an_outlier_is_left_out() -> None:
 
     client = run(main)
     assert client.by["bad"] == 0
-    assert client.notes[-1].startswith("left out bad: ")
+    assert client.notes[-1].startswith("ejected bad: ")
     gauges = dict(client.system.together.metrics_sink.snapshot().gauges[EJECTED.name])
     assert gauges == {("chat", "a"): 0.0, ("chat", "bad"): 1.0, ("chat", "c"): 0.0}
 

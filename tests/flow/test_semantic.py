@@ -37,7 +37,7 @@ def test_the_same_question_in_other_words_is_answered_at_once() -> None:
         assert made.cache_key is not None
         assert (done.cache_key, key) == (made.cache_key, f"key={made.cache_key.hex()}")
         assert done.attempts == ()
-        assert done.notes[0].startswith("asked in other words 30 s ago: cosine 0.9")
+        assert done.notes[0].startswith("similar question 30 s ago: cosine 0.9")
         assert "passphrase" not in repr(done)
         rig.check_clean()
 

@@ -44,7 +44,7 @@ def test_no_tenant_is_judged_by_anothers_labels() -> None:
     taught(learning, "b", 10)
     assert learning.rule_of("b").reject_reason(1.0) == "shadow"
     assert (learning.n_labels, learning.is_shadow) == (610, False)
-    threshold, estimate = learning.worst()
+    threshold, estimate = learning.worst_estimate()
     assert threshold == learning.rule_of("a").threshold
     assert estimate is not None
     assert estimate.high <= 0.05
@@ -52,7 +52,7 @@ def test_no_tenant_is_judged_by_anothers_labels() -> None:
 
 def test_labels_are_bounded_and_outlive_a_restart_with_their_tenant() -> None:
     """The log has what is kept and no more: who learned longest ago begins again, and a tenant's oldest label goes."""
-    config, log = CalibrateConfig(max_error=0.05, min_labels=100, n_kept=300), Log()
+    config, log = CalibrateConfig(max_error=0.05, min_labels=100, max_labels=300), Log()
     learning = Learning(config, most=700)
     for tenant, n in (("a", 400), ("b", 300), ("c", 200)):
         taught(learning, tenant, n, log)
@@ -91,7 +91,7 @@ def test_audits_that_came_to_nothing_count_as_much_as_those_that_did_not() -> No
         for n in range(100):
             learning.note_audit_started("a")
             if n % (100 // n_judged) == 0:
-                n_audits = learning.audit_judged("a")
+                n_audits = learning.note_audit_judged("a")
                 label = LabelRecord(GOOD, n % 50 != 0, True, "a", n_audits=n_audits)
                 learning.learn(label, log if learning is lossy else None)
     again.restore(log)
@@ -99,7 +99,7 @@ def test_audits_that_came_to_nothing_count_as_much_as_those_that_did_not() -> No
         rule = learning.rule_of("a")
         assert sum(label.weight for label in rule._labels[600:]) == pytest.approx(1000, rel=0.2)
         assert rule.audit_counts() == (2, n_judged)
-        assert learning.audit_judged("nobody") == 1.0
+        assert learning.note_audit_judged("nobody") == 1.0
 
 
 def test_an_audit_that_is_lost_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_an_audit_that_is_lost_is_counted(monkeypatch: pytest.MonkeyPatch) -> No
         taught(learning, "a", 60)
         await rig.text(ask(ONE), tenant="a")
         await rig.settled()
-        ask_store, n_asked = MemoryStore.look_up, 0
+        ask_store, n_asked = MemoryStore.find, 0
 
         async def late(self: MemoryStore, key: bytes, until: float) -> tuple[object, bool]:
             """The look-up's own is in time, the comparison's not."""
@@ -120,7 +120,7 @@ def test_an_audit_that_is_lost_is_counted(monkeypatch: pytest.MonkeyPatch) -> No
             return await ask_store(self, key, until) if n_asked == 1 else (None, False)
 
         with monkeypatch.context() as slow:
-            slow.setattr(MemoryStore, "look_up", late)
+            slow.setattr(MemoryStore, "find", late)
             assert await rig.text(ask(SAME), tenant="a") == YES
             await rig.settled()
         assert rig.lookups[-1] == "audit_started"
@@ -146,7 +146,7 @@ def test_a_store_that_cannot_be_asked_costs_nothing_that_was_learned(monkeypatch
             return None, False
 
         with monkeypatch.context() as outage:
-            outage.setattr(MemoryStore, "look_up", gone)
+            outage.setattr(MemoryStore, "find", gone)
             assert await rig.text(ask(SAME)) == NO
         assert rig.lookups[-1] == "gone"
         assert await rig.text(ask(SAME_TOO)) in {YES, NO}

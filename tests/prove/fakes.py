@@ -27,7 +27,7 @@ class Fake:
     needs: str = ""
 
     @property
-    def says(self) -> str:
+    def statement(self) -> str:
         return f"What {self.name} claims."
 
     async def run(self, conditions: Conditions) -> Finding:
@@ -43,7 +43,7 @@ class Computing:
     """Computes for an hour in a thread that cannot be stopped, like a proof in virtual time."""
 
     name = "computing"
-    says = "What computing claims."
+    statement = "What computing claims."
 
     async def run(self, conditions: Conditions) -> Finding:
         conditions.report_progress("in a thread")
@@ -55,7 +55,7 @@ class Endless:
     """Starts a server, reports its process id, and waits for ever."""
 
     name = "endless"
-    says = "It never ends."
+    statement = "It never ends."
 
     async def run(self, conditions: Conditions) -> Finding:
         async with Processes() as processes:

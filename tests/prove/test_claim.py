@@ -47,4 +47,4 @@ def test_claims_each_state_a_number() -> None:
     assert found.keys() >= {"truth", "overhead", "cancel", "budget"}
     for name, claim in found.items():
         assert claim.name == name
-        assert any(character.isdigit() for character in claim.says)
+        assert any(character.isdigit() for character in claim.statement)

@@ -21,8 +21,8 @@ def read(cache: str, more: str = "", variables: dict[str, str] | None = None) ->
 
 
 @pytest.mark.parametrize(("cache", "where", "message"), [
-    ("mode: semantic, threshold: 0.9, max_error: 1%", "f.yaml:2:81: routes.m.cache.max_error", "beside threshold"),
-    ("mode: semantic, threshold: 0.9, min_labels: 100", "routes.m.cache.min_labels", "beside threshold"),
+    ("mode: semantic, threshold: 0.9, max_error: 1%", "f.yaml:2:81: routes.m.cache.max_error", "together with threshold"),
+    ("mode: semantic, threshold: 0.9, min_labels: 100", "routes.m.cache.min_labels", "together with threshold"),
     ("ttl_s: 60", "routes.m.cache.ttl_s", "without a mode: add mode: exact or mode: semantic"),
     ("max_error: 1%", "routes.m.cache.max_error", "without a mode"),
     ("mode: exact, max_bytes: 5000", "routes.m.cache.max_answer_bytes", "at most max_bytes (5000), not 1048576"),
@@ -96,7 +96,7 @@ def test_sqlite_store_valid_or_missing_file_is_accepted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("make", "why"), [
     (lambda path: None, "no such file or folder"), (Path.mkdir, "no model.onnx or model.safetensors in this folder"),
-    (Path.touch, "no tokenizer.json beside this file"), (_folder_of_a_model, "no tokenizer.json in this folder")])
+    (Path.touch, "no tokenizer.json in the folder of this file"), (_folder_of_a_model, "no tokenizer.json in this folder")])
 def test_embedder_missing_files_are_reported(make: object, why: str, tmp_path: Path) -> None:
     """As it would be looked for when the gateway starts."""
     path = tmp_path / "models" / "mine"

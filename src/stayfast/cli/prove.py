@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         ink = style_of_output()
         sys.stdout.write("".join(f"{line}\n" for name, claim in known.items()
-                                 for line in ink.wrap(f"{name:10} {claim.says}", 11)))
+                                 for line in ink.wrap(f"{name:10} {claim.statement}", 11)))
         return 0
     error = _find_usage_error(arguments, known)
     if error is not None:

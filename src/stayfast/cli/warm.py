@@ -62,7 +62,7 @@ class WarmRound:
 
     n_there: int = 0
     n_made: int = 0
-    n_kept_out: int = 0  # answered but not cacheable; reason in `x-cache`
+    n_uncacheable: int = 0  # answered but not cacheable; reason in `x-cache`
     n_failed: int = 0
     n_left_out: int = 0  # the budget was spent
     n_tokens: int = 0
@@ -80,11 +80,11 @@ class WarmRound:
     @property
     def warmed_nothing(self) -> bool:
         """Whether all requests succeeded but no answer is cacheable."""
-        return bool(self.n_kept_out) and not (self.n_there or self.n_made or self.n_failed or self.n_left_out)
+        return bool(self.n_uncacheable) and not (self.n_there or self.n_made or self.n_failed or self.n_left_out)
 
     def __str__(self) -> str:
         left = f", {self.n_left_out} skipped (budget spent)" if self.n_left_out else ""
-        out = f", {self.n_kept_out} not cacheable" if self.n_kept_out else ""
+        out = f", {self.n_uncacheable} not cacheable" if self.n_uncacheable else ""
         cost = f" for {self.n_tokens} tokens" if self.has_tokens else ""
         return f"{self.n_there} cached, {self.n_made} new{cost}{out}, {self.n_failed} failed{left}"
 
@@ -111,15 +111,16 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.model or arguments.embed or arguments.budget is not None:
                 raise ValueError("--call uses no gateway: --model, --embed and --budget do not apply")
             cached = find_cached(arguments.call)
-            ask, close = partial(call_all, cached, read_arguments(text), pace), cached.aclose
+            run_round, close = partial(call_all, cached, read_arguments(text), pace), cached.aclose
         else:
             questions = read_questions(text, arguments.model, embeds=arguments.embed)
-            ask, close = partial(ask_all, questions, arguments.url, arguments.key_env, arguments.budget, pace), None
+            run_round, close = partial(send_questions, questions, arguments.url, arguments.key_env, arguments.budget,
+                                       pace), None
     except ValueError as error:
         print_message(f"stayfast warm: {error}")
         return 2
     try:
-        return asyncio.run(_run_rounds(ask, close, every_s, cron, SystemClock()))
+        return asyncio.run(_run_rounds(run_round, close, every_s, cron, SystemClock()))
     except KeyboardInterrupt:
         return 0
 
@@ -168,34 +169,36 @@ def _parse_request(text: str, number: int) -> WarmQuestion:
     return WarmQuestion(path, msgspec.json.encode({**body, "stream": False} if path != PATHS["input"] else body))
 
 
-async def _run_rounds(ask: Callable[[], Awaitable[WarmRound]], close: Callable[[], Awaitable[None]] | None,
+async def _run_rounds(run_round: Callable[[], Awaitable[WarmRound]], close: Callable[[], Awaitable[None]] | None,
                   every_s: float | None,
                   cron: Cron | None, clock: Clock) -> int:
     try:
-        return await _repeat(ask, every_s, cron, clock)
+        return await _repeat(run_round, every_s, cron, clock)
     finally:
         if close is not None:
             await close()
 
 
-async def _repeat(ask: Callable[[], Awaitable[WarmRound]], every_s: float | None, cron: Cron | None, clock: Clock) -> int:
+async def _repeat(run_round: Callable[[], Awaitable[WarmRound]], every_s: float | None, cron: Cron | None,
+                  clock: Clock) -> int:
     if cron is not None:
         await asyncio.sleep(_seconds_until(cron, clock))
     while True:
         began_at = clock.now()
-        came = await ask()
-        for message in came.messages:
+        warm_round = await run_round()
+        for message in warm_round.messages:
             print_message(f"stayfast warm: {message}")
-        sys.stdout.write(f"{came}\n")
+        sys.stdout.write(f"{warm_round}\n")
         sys.stdout.flush()
-        if came.warmed_nothing:
+        if warm_round.warmed_nothing:
             print_message("stayfast warm: no answer is cacheable")
         if cron is not None:
             await asyncio.sleep(_seconds_until(cron, clock))
         elif every_s is not None:
             await asyncio.sleep(max(0.0, began_at + every_s - clock.now()))
         else:
-            return EXIT_NOTHING_TO_DO if came.warmed_nothing else int(bool(came.n_failed or came.n_left_out))
+            return EXIT_NOTHING_TO_DO if warm_round.warmed_nothing else int(bool(warm_round.n_failed
+                                                                                 or warm_round.n_left_out))
 
 
 def _seconds_until(cron: Cron, clock: Clock) -> float:
@@ -203,7 +206,8 @@ def _seconds_until(cron: Cron, clock: Clock) -> float:
     return max(0.0, (cron.next_after(now) - now).total_seconds())
 
 
-async def _run_paced(items: Sequence[T], call: Callable[[T], Coroutine[Any, Any, None]], pace: WarmPace, came: WarmRound, *,
+async def _run_paced(items: Sequence[T], call: Callable[[T], Coroutine[Any, Any, None]], pace: WarmPace,
+                     warm_round: WarmRound, *,
                  n_tokens: int | None = None) -> None:
     """Call with each item at the rate of `pace`, until `n_tokens` are spent (None: unlimited)."""
     places = asyncio.Semaphore(pace.n_at_once)
@@ -212,30 +216,30 @@ async def _run_paced(items: Sequence[T], call: Callable[[T], Coroutine[Any, Any,
             if number:
                 await asyncio.sleep(1 / pace.per_s)
             await places.acquire()
-            if n_tokens is not None and came.n_tokens >= n_tokens:
-                came.n_left_out = len(items) - number
+            if n_tokens is not None and warm_round.n_tokens >= n_tokens:
+                warm_round.n_left_out = len(items) - number
                 break
             group.create_task(call(item)).add_done_callback(lambda _: places.release())
 
 
-async def ask_all(questions: Sequence[WarmQuestion], url: str, key_env: str | None, n_tokens: int | None,
+async def send_questions(questions: Sequence[WarmQuestion], url: str, key_env: str | None, n_tokens: int | None,
                   pace: WarmPace) -> WarmRound:
-    came = WarmRound()
+    warm_round = WarmRound()
     try:
         headers = {"content-type": "application/json", "x-stayfast-priority": "batch", **authorization_header(key_env)}
         client = _new_client(url)
     except ValueError as error:
-        came.record_failure(f"cannot reach {url}: {error}")
-        came.n_failed = len(questions)
-        return came
+        warm_round.record_failure(f"cannot reach {url}: {error}")
+        warm_round.n_failed = len(questions)
+        return warm_round
     if pace.fresh_for_s is not None:
         headers["cache-control"] = f"max-age={pace.fresh_for_s:.0f}"
-    ask = partial(_send, url=url, client=client, headers=list(headers.items()), came=came)
+    send = partial(_send, url=url, client=client, headers=list(headers.items()), warm_round=warm_round)
     try:
-        await _run_paced(questions, ask, pace, came, n_tokens=n_tokens)
+        await _run_paced(questions, send, pace, warm_round, n_tokens=n_tokens)
     finally:
         client.close()
-    return came
+    return warm_round
 
 
 def _new_client(url: str) -> HttpClient:
@@ -247,33 +251,33 @@ def _new_client(url: str) -> HttpClient:
 
 
 async def _send(question: WarmQuestion, url: str, client: HttpClient, headers: list[tuple[str, str]],
-               came: WarmRound) -> None:
+               warm_round: WarmRound) -> None:
     try:
         answer = await client.fetch("POST", client.base_path + question.path, headers, question.body, timeout_s=TIMEOUT_S,
                                     max_body_bytes=MAX_BODY_BYTES)
     except UpstreamFailed as error:
-        came.record_failure(f"cannot reach {url}: {error}")
+        warm_round.record_failure(f"cannot reach {url}: {error}")
         return
     if answer.status != 200:
-        came.record_failure(error_message(answer.status, answer.body))
+        warm_round.record_failure(error_message(answer.status, answer.body))
         return
-    _count_answer(answer, came)
+    _count_answer(answer, warm_round)
 
 
-def _count_answer(answer: WholeResponse, came: WarmRound) -> None:
+def _count_answer(answer: WholeResponse, warm_round: WarmRound) -> None:
     cache = answer.headers.get("x-cache", "")
     result = cache.split(";")[0]
     if result in THERE:
-        came.n_there += 1
+        warm_round.n_there += 1
         return
     usage = msgspec.json.decode(answer.body).get("usage") or {}
-    came.n_tokens += usage.get("total_tokens") or 0
+    warm_round.n_tokens += usage.get("total_tokens") or 0
     if result in ("miss", "stale"):
-        came.n_made += 1
+        warm_round.n_made += 1
     else:
-        came.n_kept_out += 1
+        warm_round.n_uncacheable += 1
         why = cache.partition("why=")[2]
-        came.add_message("not cacheable: "
+        warm_round.add_message("not cacheable: "
                          f"{WHY_NOT.get(why, f'{why} (docs/concepts/cache.md)')}")
 
 
@@ -314,20 +318,20 @@ def read_arguments(text: str) -> list[CallArguments]:
 
 
 async def call_all(cached: CachedFunction[..., Any], lines: Sequence[CallArguments], pace: WarmPace) -> WarmRound:
-    came = WarmRound(has_tokens=False)
-    await _run_paced(lines, lambda line: _call_one(cached, line, pace.fresh_for_s, came), pace, came)
-    return came
+    warm_round = WarmRound(has_tokens=False)
+    await _run_paced(lines, lambda line: _call_one(cached, line, pace.fresh_for_s, warm_round), pace, warm_round)
+    return warm_round
 
 
 async def _call_one(cached: CachedFunction[..., Any], line: CallArguments, fresh_for_s: float | None,
-                    came: WarmRound) -> None:
+                    warm_round: WarmRound) -> None:
     # an error must not cancel the other calls
     (is_made,) = await asyncio.gather(_refresh(cached, line, fresh_for_s), return_exceptions=True)
     if isinstance(is_made, BaseException):
-        came.record_failure(f"{cached.__name__} failed: {type(is_made).__name__}")
+        warm_round.record_failure(f"{cached.__name__} failed: {type(is_made).__name__}")
     else:
-        came.n_made += is_made
-        came.n_there += not is_made
+        warm_round.n_made += is_made
+        warm_round.n_there += not is_made
 
 
 async def _refresh(cached: CachedFunction[..., Any], line: CallArguments, fresh_for_s: float | None) -> bool:

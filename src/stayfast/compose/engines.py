@@ -15,7 +15,7 @@ from stayfast.settings import Settings
 from stayfast.upstreams.embedded import Address
 from stayfast.upstreams.state.upstream_state import UpstreamState
 
-_LOOK_EVERY_S = 0.1
+_CHECK_EVERY_S = 0.1
 
 
 class Engines:
@@ -28,8 +28,8 @@ class Engines:
         self._running: dict[str, tuple[EngineConfig, Engine]] = {}
 
     async def start_missing(self, configs: Mapping[str, EngineConfig]) -> list[tuple[str, Engine]]:
-        """Start missing engines; returns unneeded ones by upstream, for `retire`. Raises ValueError or OSError if one cannot
-        run here; then nothing has changed.
+        """Start missing engines; returns unneeded ones by upstream, for `retire_engine`. Raises ValueError or OSError if one
+        cannot run here; then nothing has changed.
         """
         changed = {name: config for name, config in configs.items() if self._config(name) != config}
         started: dict[str, tuple[EngineConfig, Engine]] = {}
@@ -60,12 +60,12 @@ class Engines:
         return running[0] if running is not None else None
 
 
-async def retire(engine: Engine, member: UpstreamState) -> None:
+async def retire_engine(engine: Engine, member: UpstreamState) -> None:
     """Stop an engine after its last answer."""
     while True:
         if member.n_in_flight == 0:
             break
-        await asyncio.sleep(_LOOK_EVERY_S)
+        await asyncio.sleep(_CHECK_EVERY_S)
     await engine.stop()
 
 

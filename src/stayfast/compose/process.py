@@ -16,11 +16,11 @@ from stayfast.compose.caching import (
     explain_missing_packages,
     has_epoch_changed,
     label_logs,
-    load,
+    load_embedder,
     purge_old_epochs_with_retries,
     restore_learned,
 )
-from stayfast.compose.engines import Engines, retire
+from stayfast.compose.engines import Engines, retire_engine
 from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.events import LoopLag, Sink
@@ -33,12 +33,13 @@ from stayfast.stores.embedder import Embedders, NoEmbedder
 from stayfast.upstreams.embedded import Address, EngineEndpoint, ParentEngine
 from stayfast.workers.channels import WorkerPeers
 
-_GC_THRESHOLDS = (20_000, 10, 10)  # at Python's 700, sixty running requests alone set it off again and again: 5 % of all CPU
-_EPOCHS_S = 2.0  # for stores to forget those that were left behind; what takes longer goes on beside the first requests
+# Python's 700 would cost 5 % of all CPU: sixty running requests alone reach it again and again
+_GC_THRESHOLDS = (20_000, 10, 10)
+_EPOCHS_S = 2.0  # for stores to purge old epochs before the first request; the rest continues in the background
 _LAST_SPANS_S = 2.0  # for the spans of the last answers; within the margin that the parent of workers leaves after a drain
-_MAX_DETAIL_CHARS = 4000  # of what is wrong with settings: one line of the log is no page
-_N_FRAMES = 3  # the last ones, which name the place
-_LAST_TASKS_S = 1.25  # for cancelled Tasks; more than a turn has before it is told of as abandoned
+_MAX_DETAIL_CHARS = 4000  # of an error in the settings, so that its log line stays readable
+_N_FRAMES = 3  # innermost frames, which name the place
+_LAST_TASKS_S = 1.25  # for cancelled Tasks; longer than a turn has before it counts as abandoned
 LAG_EVERY_S = 0.1
 EngineAddresses = Callable[[], Mapping[str, Address]]  # where the parent's engines are, by upstream
 
@@ -58,7 +59,7 @@ class Process:
         self._warming: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._sharing: asyncio.Task[None] | None = None
-        self._leaving: asyncio.Task[None] | None = None  # old epochs behind
+        self._purging: asyncio.Task[None] | None = None  # purges old epochs
         self._reloading = asyncio.Lock()
         self._loading = asyncio.Lock()
         self._system: System | None = None
@@ -70,7 +71,7 @@ class Process:
         if self._engine_addresses is None:
             await self._engines.start_missing(settings.engines)
         system = self._build(settings, None)
-        await self._leave_epochs(system, None)
+        await self._purge_epochs(system, None)
         self._current = ActiveSystem(system)
         self._begin(system)
         self._watching = self._tasks.spawn(watch_loop(self._clock, self._observers.sink))
@@ -89,7 +90,7 @@ class Process:
     async def stop(self) -> None:
         """End probes, turns and engines."""
         self._observers.aggregate.turns.cancel_all()
-        for task in (self._probing, self._warming, self._watching, self._sharing, self._leaving):
+        for task in (self._probing, self._warming, self._watching, self._sharing, self._purging):
             if task is not None:
                 task.cancel()
         for log in label_logs(self._system.gateway.router.routes) if self._system is not None else ():
@@ -122,7 +123,7 @@ class Process:
                 settings = self._load()
                 unwanted = await self._engines.start_missing(settings.engines) if self._engine_addresses is None else []
                 new = self._build(settings, old)
-                await self._leave_epochs(new, old)
+                await self._purge_epochs(new, old)
                 self._current.swap(new)
             except (SettingsError, ValueError, OSError) as error:
                 sys.stderr.write(f"stayfast: the settings are wrong and were not loaded; the old ones stay:\n{error}\n")
@@ -139,25 +140,25 @@ class Process:
                 if new.stores.get(name) is not store:
                     self._tasks.spawn(store.close())
             for name, engine in unwanted:
-                self._tasks.spawn(retire(engine, old.registry[name]))
+                self._tasks.spawn(retire_engine(engine, old.registry[name]))
             self._observers.log.write_event("reloaded", upstreams=len(settings.upstreams), routes=len(settings.routes))
 
     def _build(self, settings: Settings, old: System | None) -> System:
         engine_addresses = self._engine_addresses
-        doors: dict[str, EngineEndpoint] = {name: self._engines[name] if engine_addresses is None else ParentEngine(name,
+        engines: dict[str, EngineEndpoint] = {name: self._engines[name] if engine_addresses is None else ParentEngine(name,
                                                                                                                 engine_addresses)
                                   for name in settings.engines}
-        return build(settings, self._observers, doors, self._clock, self._rng, old=old)
+        return build(settings, self._observers, engines, self._clock, self._rng, old=old)
 
-    async def _leave_epochs(self, system: System, old: System | None) -> None:
+    async def _purge_epochs(self, system: System, old: System | None) -> None:
         """Drop the answers of old epochs; if a store does not respond in time, continue in the background."""
-        if self._leaving is not None:
-            self._leaving.cancel()
+        if self._purging is not None:
+            self._purging.cancel()
         tried = asyncio.Event()
-        self._leaving = self._tasks.spawn(purge_old_epochs_with_retries(
+        self._purging = self._tasks.spawn(purge_old_epochs_with_retries(
             system.settings, system.stores, old.settings if old is not None else None, self._observers.log, tried))
         if old is not None and not has_epoch_changed(system.settings, old.settings):
-            return  # what else the settings say, a key that is revoked perhaps, waits for no store
+            return  # the other new settings, such as a revoked key, must not wait for a store
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_EPOCHS_S):
                 await tried.wait()
@@ -187,7 +188,7 @@ class Process:
         async with self._loading:
             try:
                 if embedding.foreground is None:
-                    await load(embedding, config, self._clock)
+                    await load_embedder(embedding, config, self._clock)
                 for wrong in await restore_learned(system.gateway.router.routes, embedding, config, worker):
                     log("semantic_state_unreadable", level="warning", detail=wrong)
             except NoEmbedder as error:
@@ -209,15 +210,15 @@ def serve(settings: Settings, *, siblings: WorkerPeers, n_workers: int, reload: 
         process = Process(observers, engines, reload)
         if siblings.others and observers.worker_sync is None:
             observers.log.write_event("limits_not_shared", level="warning", worker=worker,
-                              detail="the temporary folder has no room for what workers share, so each has limits of its "
-                                     "own: free some of it, and start the gateway anew")
+                              detail="the temporary folder has no space for the state that workers share, so each worker "
+                                     "has its own limits: free some space, and restart the gateway")
         observers.log.write_event("starting", version=__version__, worker=worker, workers=n_workers, pid=os.getpid())
         observers.log.write_event("descriptor_limit", before=before, after=after, clients=min(client_share(after),
                           settings.server.max_connections), worker=worker)
         try:
             current = await process.start(settings)
             gc.collect()
-            gc.freeze()  # what lives now lives on: a full collection later need not look at it while requests wait
+            gc.freeze()  # these objects stay alive: a full collection, during which requests wait, need not scan them
             gc.set_threshold(*_GC_THRESHOLDS)
 
             def draining() -> None:
@@ -230,21 +231,21 @@ def serve(settings: Settings, *, siblings: WorkerPeers, n_workers: int, reload: 
             observers.log.write_event("stopped", status=status, worker=worker)
         finally:
             await process.stop()
-            is_over = await _is_over()
+            has_ended = await _cancel_tasks()
             observers.batch.flush()
             if observers.tracing is not None:
                 observers.tracing.close(_LAST_SPANS_S)
             observers.writer.close()
-        if not is_over:
+        if not has_ended:
             with contextlib.suppress(OSError):
                 sys.stdout.flush()
-            os._exit(status)  # the loop's runner would wait for ever
+            os._exit(status)  # the loop's runner would wait for the remaining Tasks forever
         return status
 
     return uvloop.run(main())
 
 
-async def _is_over() -> bool:
+async def _cancel_tasks() -> bool:
     """Cancel all Tasks of this loop; returns whether all of them ended."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
@@ -253,7 +254,7 @@ async def _is_over() -> bool:
 
 
 async def watch_loop(clock: Clock, sink: Sink) -> None:
-    """Report ten times a second how late a timer fires, until cancelled: a delay of the loop that no request can see."""
+    """Report ten times a second how late a timer fires, until cancelled. Requests cannot measure this delay of the loop."""
     while True:
         due_at = clock.now() + LAG_EVERY_S
         await asyncio.sleep(LAG_EVERY_S)

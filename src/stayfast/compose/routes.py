@@ -30,34 +30,38 @@ from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 
 def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route], stores: Stores, *,
            semantic: SemanticCaches, clock: Clock, sink: Sink) -> dict[str, Route]:
-    """All routes by name. old: before a reload; what they have learned is kept where its settings are the same."""
+    """All routes by name. old: before a reload; the new routes take over what they have learned if its settings are
+    unchanged.
+    """
     made = {}
     for name, route_settings in settings.routes.items():
         before = old.get(name)
-        cache = _caching(name, settings, before, stores, semantic)
+        cache = _make_cache(name, settings, before, stores, semantic)
         prefix = make_planner(name, route_settings, before, clock, sink)
         policy = replace(make_policy(name, route_settings), cache=cache, prefix=prefix)
-        made[name] = _route(name, settings, registry, before, policy=policy, sink=sink)
+        made[name] = _make_route(name, settings, registry, before, policy=policy, sink=sink)
     return made
 
 
-def _route(name: str, settings: Settings, registry: Registry, old: Route | None, *, policy: RoutePolicy,
+def _make_route(name: str, settings: Settings, registry: Registry, old: Route | None, *, policy: RoutePolicy,
            sink: Sink) -> Route:
     route_settings = settings.routes[name]
-    targets = tuple(Target(registry[up], settings.model_for(name, up), settings.prices_for(up), _continues(settings, up))
+    targets = tuple(Target(registry[up], settings.model_for(name, up), settings.prices_for(up), _can_continue(settings, up))
                     for up in route_settings.upstreams)
     fallback = route_settings.on_overrun.fallback
     tiers = tuple(tuple(Target(registry[up], settings.fallback_model_for(name, tier, up), settings.prices_for(up),
-                               _continues(settings, up))
+                               _can_continue(settings, up))
                         for up in tier.upstreams) for tier in fallback.tiers) if fallback else ()
     return Route(name, targets, route_settings.pick == "order", policy, route_settings.retry, tiers,
-                 _hedging(route_settings, settings, old), route_settings.on_stall,
-                 _picking(name, route_settings, registry, old, sink))
+                 _make_hedging(route_settings, settings, old), route_settings.on_stall,
+                 _make_selector(name, route_settings, registry, old, sink))
 
 
-def _caching(name: str, settings: Settings, old: Route | None, stores: Stores, semantic: SemanticCaches
+def _make_cache(name: str, settings: Settings, old: Route | None, stores: Stores, semantic: SemanticCaches
              ) -> RouteCache | None:
-    """The route's cache. Another model, upstream, epoch or memory size begins empty; with other rules the answers stay."""
+    """The route's cache. A change of model, upstream, epoch or memory size starts an empty one; after other changes the
+    answers stay.
+    """
     route_settings = settings.routes[name]
     config = route_settings.cache
     if config.mode == "off":
@@ -66,28 +70,29 @@ def _caching(name: str, settings: Settings, old: Route | None, stores: Stores, s
                for up, where in ((up, settings.upstreams[up]) for up in route_settings.upstreams)]
     origin = sha256(repr((name, made_by, config.epoch)).encode()).hexdigest()
     before = old.policy.cache if old is not None and old.policy.cache and old.policy.cache.origin == origin else None
-    store = stores[config.store] if config.store else _own(config, before)
+    store = stores[config.store] if config.store else _memory_store(config, before)
     if before is not None and before.store is not store:
         before = None
     first = route_settings.upstreams[0]
-    return RouteCache(config, origin, store, semantic.of(name, config, before, store), prices=settings.prices_for(first),
-                      model=settings.model_for(name, first), renewing=before.refreshing if before is not None else None)
+    return RouteCache(config, origin, store, semantic.make_cache(name, config, before, store),
+                      prices=settings.prices_for(first), model=settings.model_for(name, first),
+                      renewing=before.refreshing if before is not None else None)
 
 
-def _own(config: CacheConfig, before: RouteCache | None) -> Store:
+def _memory_store(config: CacheConfig, before: RouteCache | None) -> Store:
     if before is not None and (before.config.store, before.config.max_bytes) == ("", config.max_bytes):
         return before.store
     return MemoryStore(config.max_bytes)
 
 
-def _continues(settings: Settings, upstream: str) -> bool:
+def _can_continue(settings: Settings, upstream: str) -> bool:
     upstream_settings = settings.upstreams[upstream]
     return isinstance(upstream_settings, HttpUpstream) and upstream_settings.supports_continuation
 
 
-def _picking(name: str, route_settings: RouteSettings, registry: Registry, old: Route | None,
+def _make_selector(name: str, route_settings: RouteSettings, registry: Registry, old: Route | None,
              sink: Sink) -> UpstreamSelector | None:
-    """Affinity, weights and ejection; None: one upstream, or only the load decides."""
+    """Affinity, weights and ejection; None: the route has one upstream, or only the load decides."""
     config = PickConfig(route_settings.pick == "order", route_settings.weights, affinity_config(route_settings),
                         route_settings.eject)
     if len(route_settings.upstreams) == 1 or config.is_plain:
@@ -100,7 +105,7 @@ def _picking(name: str, route_settings: RouteSettings, registry: Registry, old: 
     return UpstreamSelector(config, name, sink)
 
 
-def _hedging(route_settings: RouteSettings, settings: Settings, old: Route | None) -> Hedging:
+def _make_hedging(route_settings: RouteSettings, settings: Settings, old: Route | None) -> Hedging:
     """Hedging; none for a single embedded engine, which would be slower with two calls, nor for turns that change state."""
     config, ups = route_settings.hedge, [settings.upstreams[name] for name in route_settings.upstreams]
     is_engine = len(ups) == 1 and isinstance(ups[0], EmbeddedUpstream)
@@ -131,12 +136,13 @@ def route_cache_rows(routes: Mapping[str, Route]) -> Samples:
 
 def models_requested(settings: Settings, upstream: str) -> Iterator[str]:
     """The models that routes request from an upstream, by its own names; those of fallbacks last."""
-    for name, its in settings.routes.items():
+    for name, route_settings in settings.routes.items():
         model = settings.model_for(name, upstream)
-        if upstream in its.upstreams and (name != ANY_MODEL or model):
+        if upstream in route_settings.upstreams and (name != ANY_MODEL or model):
             yield model or name
-    for name, its in settings.routes.items():
-        for tier in its.on_overrun.fallback.tiers if its.on_overrun.fallback is not None else ():
+    for name, route_settings in settings.routes.items():
+        fallback = route_settings.on_overrun.fallback
+        for tier in fallback.tiers if fallback is not None else ():
             model = settings.fallback_model_for(name, tier, upstream)
             if upstream in tier.upstreams and (name != ANY_MODEL or model):
                 yield model or name
@@ -179,12 +185,12 @@ def _targets(route: Route) -> Iterator[Target]:
 
 
 def queue_outlook(routes: Mapping[str, Route], registry: Registry, common: SharedLimit | None = None) -> QueueOutlook:
-    """What the queue for places knows of the upstreams behind it. common: the places of all workers."""
+    """The predictions that the admission queue needs from the upstreams. common: the places of all workers."""
     for member in registry:
         member.predict_ttft()
 
     def predict_ttft_s(request: AdmissionRequest) -> float | None:
-        """By the quickest upstream of its route; None if nothing is known of any of them."""
+        """Of the quickest upstream of the route; None if there is no prediction for any of them."""
         route = routes.get(request.model) or routes.get(ANY_MODEL)
         predictors = [target.member.predictor for target in route.targets] if route is not None else []
         predicted = [predictor.predict_s(request.n_input) for predictor in predictors if predictor is not None]

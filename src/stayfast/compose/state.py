@@ -26,22 +26,23 @@ Json = dict[str, Any]
 def state_report(registry: Registry, routes: Mapping[str, Route], admit: Admit, *, prefix: Mapping[str, Any], worker: int,
                  now: float) -> bytes:
     """The state of one worker. prefix: of prompt caches, by route."""
-    state: Json = {"worker": worker, "upstreams": {member.upstream.name: _upstream(member, now) for member in registry},
-                   "routes": {name: _route(route, now) for name, route in routes.items()}}
+    state: Json = {"worker": worker,
+                   "upstreams": {member.upstream.name: _describe_upstream(member, now) for member in registry},
+                   "routes": {name: _describe_route(route, now) for name, route in routes.items()}}
     if isinstance(admit, Admission):
-        state["admission"] = _admission(admit, now)
+        state["admission"] = _describe_admission(admit, now)
     if prefix:
         state["prefix"] = prefix
     return msgspec.json.encode(state)
 
 
-def _upstream(member: UpstreamState, now: float) -> Json:
+def _describe_upstream(member: UpstreamState, now: float) -> Json:
     pool, predictor, flow = member.retry_budget.budget, member.predictor, member.flow
     pool.expire(now)
     report: Json = {
         "is_proven": member.is_proven, "in_flight": member.n_in_flight, "waiting": member.n_waiting,
-        "limits": [_limit(limited) for limited in member.all_limiters],
-        "breakers": [_breaker(health, now) for health in dict.fromkeys((member.own_health, *member.healths))],
+        "limits": [_describe_limit(limited) for limited in member.all_limiters],
+        "breakers": [_describe_breaker(health, now) for health in dict.fromkeys((member.own_health, *member.healths))],
         "usual_ttft_ms": _ms(member.baselines.all.baseline_s), "quickest_ttft_ms": _ms(member.fastest_ttft_s),
         "extra_attempts_tokens": round(pool.withdrawn)}
     if predictor is not None:
@@ -52,14 +53,14 @@ def _upstream(member: UpstreamState, now: float) -> Json:
     return report
 
 
-def _limit(limited: ConcurrencyLimiter) -> Json:
-    limit, common = limited.limit, limited.shared_limit
+def _describe_limit(limited: ConcurrencyLimiter) -> Json:
+    limit, shared = limited.limit, limited.shared_limit
     return {"lane": limited.lane or None, "mode": limit.mode, "places": _bounded(limit.value), "taken": limited.n_taken,
-            "taken_by_other_workers": common.n_elsewhere() if common is not None else 0, "waiting": limited.n_waiting,
+            "taken_by_other_workers": shared.n_elsewhere() if shared is not None else 0, "waiting": limited.n_waiting,
             "max_waiting": limited.max_waiting, "why": limit.why}
 
 
-def _breaker(health: ModelHealth, now: float) -> Json:
+def _describe_breaker(health: ModelHealth, now: float) -> Json:
     breaker, left_s = health.breaker, health.suspended_until - now
     report: Json = {
         "model": health.model[:MAX_NAME] if health.model else None, "is_enabled": breaker.is_enabled,
@@ -69,14 +70,14 @@ def _breaker(health: ModelHealth, now: float) -> Json:
     return report
 
 
-def _route(route: Route, now: float) -> Json:
-    report: Json = {"hedging": _hedging(route.hedging, now)}
+def _describe_route(route: Route, now: float) -> Json:
+    report: Json = {"hedging": _describe_hedging(route.hedging, now)}
     if route.selector is not None:
-        report["picking"] = _picking(route.selector, now)
+        report["picking"] = _describe_selector(route.selector, now)
     return report
 
 
-def _hedging(hedging: Hedging, now: float) -> Json:
+def _describe_hedging(hedging: Hedging, now: float) -> Json:
     budget = hedging.budget
     budget.expire(now)
     report: Json = {
@@ -89,23 +90,23 @@ def _hedging(hedging: Hedging, now: float) -> Json:
     return report
 
 
-def _picking(picking: UpstreamSelector, now: float) -> Json:
-    return {"affinity": picking.config.affinity.mode, "known_blocks": picking.n_blocks,
-            "ejected": dict(picking.list_ejected(now))}
+def _describe_selector(selector: UpstreamSelector, now: float) -> Json:
+    return {"affinity": selector.config.affinity.mode, "known_blocks": selector.n_blocks,
+            "ejected": dict(selector.list_ejected(now))}
 
 
-def _admission(admit: Admission, now: float) -> Json:
-    strain = admit.places.overload_signals
-    return {"places": _places(admit.places), "is_shedding": admit.is_shedding(now),
-            "strain": {"loop_late_ms": _ms(strain.late_s) or 0.0, "cpu_ratio": strain.busy},
-            "tenants": {tenant.name: _tenant(tenant, now) for tenant in admit.tenants.newest(MAX_TENANTS)}}
+def _describe_admission(admit: Admission, now: float) -> Json:
+    signals = admit.places.overload_signals
+    return {"places": _describe_places(admit.places), "is_shedding": admit.is_shedding(now),
+            "strain": {"loop_late_ms": _ms(signals.late_s) or 0.0, "cpu_ratio": signals.busy},
+            "tenants": {tenant.name: _describe_tenant(tenant, now) for tenant in admit.tenants.newest(MAX_TENANTS)}}
 
 
-def _places(places: AdmissionController) -> Json:
-    common = places.common
+def _describe_places(places: AdmissionController) -> Json:
+    shared = places.common
     report: Json = {
         "most": places.n_places if places.n_places < UNLIMITED else None, "taken": places.n_taken,
-        "taken_by_other_workers": common.n_elsewhere() if common is not None else 0, "waiting": places.n_waiting,
+        "taken_by_other_workers": shared.n_elsewhere() if shared is not None else 0, "waiting": places.n_waiting,
         "waiting_by": dict(places.queue_depths())}
     if places.lanes is not None:
         report["lanes"] = [{"lane": lane.name, "running": lane.n_running, "entitled": lane.n_entitled,
@@ -113,7 +114,7 @@ def _places(places: AdmissionController) -> Json:
     return report
 
 
-def _tenant(tenant: Tenant, now: float) -> Json:
+def _describe_tenant(tenant: Tenant, now: float) -> Json:
     share = tenant.share
     return {"tier": tenant.config.tier.value, "weight": share.weight, "served_tokens_by_weight": round(share.served),
             "running": share.n_running, "waiting": share.n_waiting,

@@ -9,7 +9,7 @@ from typing import Literal
 
 from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate
 from stayfast.compose.assembly import assemble
-from stayfast.compose.caching import SemanticCaches, Stores, make_embedding, make_refresher, prefix_state, stores
+from stayfast.compose.caching import SemanticCaches, Stores, make_embedding, make_refresher, make_stores, prefix_state
 from stayfast.compose.current import CurrentSystem, Running
 from stayfast.compose.routes import bind_routes, make_routes, models_requested, queue_outlook, tier_of
 from stayfast.compose.state import state_report
@@ -150,7 +150,8 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     observers.held.resize(settings.server.max_buffered_bytes)
     registry = _registry(settings, observers, doors, clock, rng, old=old)
     turns = {member.upstream.name: member.upstream for member in registry if isinstance(member.upstream, ServedTurn)}
-    open_stores = stores(settings, (old.settings, old.stores) if old is not None else None, clock=clock, sink=sink, rng=rng)
+    open_stores = make_stores(settings, (old.settings, old.stores) if old is not None else None, clock=clock, sink=sink,
+                              rng=rng)
     embeds = make_embedding(settings, (old.settings, old.embedding) if old is not None else None)
     before = old.gateway.router.routes if old is not None else {}
     semantic = SemanticCaches(settings, embeds, clock=clock, rng=rng, sink=sink, serve=observers.current.serve)

@@ -78,14 +78,14 @@ def make_span_exporter(settings: Settings, log: LogSink, peers: Callable[[], Map
                          trace_settings.sample,
                          trace_settings.timeout_s, trace_settings.service_name)
 
-    def exporter() -> Exporter:
-        otlp = import_module("stayfast.observe.tracing.otlp")  # here: it needs packages that only an extra brings
+    def make_exporter() -> Exporter:
+        otlp = import_module("stayfast.observe.tracing.otlp")  # imported here, because its packages are an optional extra
         return cast("Exporter", otlp.OtlpExporter(config, __version__, Random(os.urandom(16))))
 
-    def say(level: str, event: str, reason: str) -> None:
+    def report(level: str, event: str, reason: str) -> None:
         log.write_event(event, level=level, error=reason or None)
 
-    return SpanExporter(config, exporter, say, Random(os.urandom(16)), peers)
+    return SpanExporter(config, make_exporter, report, Random(os.urandom(16)), peers)
 
 
 def peer_addresses(settings: Settings) -> Mapping[str, Peer]:

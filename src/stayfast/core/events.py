@@ -142,7 +142,7 @@ class RetryWithheld(msgspec.Struct, frozen=True, gc=False):
 
     route: str
     upstream: str
-    why: str = ""  # client: its SDK retries by itself; budget: the route's is empty; upstream: that of the next upstream is
+    why: str = ""  # client: its SDK retries; budget: the route's is empty; upstream: that of the next upstream is
     spent: float = 0.0  # as in Retried
     budget: float = 0.0
 

@@ -168,7 +168,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_sdk_retry(self) -> bool:
-        """Whether the client's SDK says that it retries this request."""
+        """Whether the client's SDK announces that it retries this request."""
         return is_sdk_retry(self.headers)
 
     @property
@@ -265,14 +265,13 @@ class Exchange:
 
     @property
     def grace_s(self) -> float:
-        """How much of the end of its time is useless to its client, whose SDK has given up by then. No attempt is planned
-        for that time.
+        """The last part of the request's time, in which the client's SDK has given up already. No attempt is planned for it.
         """
         silence_s = self.arrival.silence_s
         return 0.0 if silence_s is None or self.request.stream else max(0.0, self.total_s - silence_s)
 
     def detach(self, record: OutcomeRecord) -> "Exchange":
-        """The same request for the Task that runs now, with timeouts of its own: for a call that may outlive the request."""
+        """The same request with its own timeouts, for the current Task: for a call that may outlive the request."""
         other = copy(self)
         other.record = record
         other.timeouts = self.timeouts.clone()

@@ -75,7 +75,7 @@ def merge_all(histograms: Iterable[LogHistogram]) -> LogHistogram:
     return whole
 
 
-FINE_S, COARSE_S, KEPT_S = 5.0, 60.0, 3600.0
+FINE_S, COARSE_S, RETENTION_S = 5.0, 60.0, 3600.0
 _MOST_SPANS = 8  # query spans with a cached sum
 
 
@@ -97,7 +97,7 @@ class Window:
         self._open.add(seconds)
 
     def merge_last(self, seconds: float, now: float) -> LogHistogram:
-        """The values of the last `seconds`, at most KEPT_S."""
+        """The values of the last `seconds`, at most RETENTION_S."""
         whole = LogHistogram()
         self.add_recent_to(seconds, now, whole)
         return whole
@@ -139,5 +139,5 @@ class Window:
             if not coarse or coarse[-1][0] != minute_at:
                 coarse.append((minute_at, LogHistogram()))
             coarse[-1][1].merge(values)
-        while coarse and coarse[0][0] + COARSE_S + KEPT_S <= now:
+        while coarse and coarse[0][0] + COARSE_S + RETENTION_S <= now:
             coarse.popleft()

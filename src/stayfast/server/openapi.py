@@ -110,7 +110,7 @@ _FORGOTTEN: Json = {
     "type": "object", "required": ["forgotten", "gone"],
     "properties": {"forgotten": {"type": "integer"}, "gone": {"type": "array", "items": {"type": "string"}}},
 }
-_KEPT: Json = {
+_STORED_ANSWER: Json = {
     "type": "object", "required": ["route", "kept_at", "bytes"],
     "properties": {"route": {"type": "string"}, "tenant": {"type": ["string", "null"]}, "kept_at": {"type": "number"},
                    "drop_at": {"type": ["number", "null"]}, "bytes": {"type": "integer"},
@@ -164,7 +164,7 @@ def document(version: str) -> Json:
             "schemas": components | {"Error": _ERROR, "MessagesError": _ERROR_OF_MESSAGES, "Model": _MODEL,
                                      "Models": _MODELS, "Health": _HEALTH, "Requests": _REQUESTS,
                                      "State": _STATE, "Caches": _CACHES,
-                                     "Forgotten": _FORGOTTEN, "Kept": _KEPT} | waterfalls,
+                                     "Forgotten": _FORGOTTEN, "Kept": _STORED_ANSWER} | waterfalls,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"},
                                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"}},
         },

@@ -24,7 +24,7 @@ from stayfast.settings.yaml_nodes import YamlMapping as Tree
 from stayfast.stores.sqlite import describe_problem
 
 AddProblem = Callable[[Path, str], None]
-_CALIBRATION_KEYS = ("max_error", "min_labels")  # without effect beside a fixed threshold
+_CALIBRATION_KEYS = ("max_error", "min_labels")  # without effect together with a fixed threshold
 _MODELS = ("model.onnx", "onnx/model.onnx", "model.safetensors")
 
 
@@ -214,7 +214,8 @@ def _check_cache_mode(path: Path, cache: Node | None, add_problem: AddProblem) -
         return
     for name in _CALIBRATION_KEYS:
         if name in entries:
-            add_problem((*path, name), "has no effect beside threshold, a fixed cosine without an error bound: remove one")
+            add_problem((*path, name), "has no effect together with threshold, a fixed cosine without an error bound: "
+                                         "remove one")
 
 
 def _why_no_file(path: FilePath) -> str:
@@ -227,7 +228,7 @@ def _why_no_model(path: FilePath) -> str:
     """The files that `stores.onnx_embedder` will look for."""
     if path.is_file():
         has_tokens = any((folder / "tokenizer.json").exists() for folder in (path.parent, path.parent.parent))
-        return "" if has_tokens else "no tokenizer.json beside this file"
+        return "" if has_tokens else "no tokenizer.json in the folder of this file"
     if not path.is_dir():
         return "no such file or folder"
     if not any((path / model).exists() for model in _MODELS):

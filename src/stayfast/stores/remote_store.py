@@ -182,9 +182,9 @@ class RemoteStore:
         return len(self._local)
 
     async def get(self, key: bytes, until: float = inf) -> CachedAnswer | None:
-        return (await self.look_up(key, until))[0]
+        return (await self.find(key, until))[0]
 
-    async def look_up(self, key: bytes, until: float = inf) -> tuple[CachedAnswer | None, bool]:
+    async def find(self, key: bytes, until: float = inf) -> tuple[CachedAnswer | None, bool]:
         began_at = self._clock.now()
         copy = self._local.get(key)
         if copy is not None and began_at < copy.until:
@@ -379,7 +379,7 @@ class RemoteStore:
             self._sender = None
 
     def _next_batch(self) -> list[_QueuedCommand]:
-        """Look-ups whose callers still wait, or other commands; alternating, if both are queued."""
+        """Lookups whose callers still wait, or other commands; alternating if both are queued."""
         gets, writes = self._gets.waiting, self._writes.waiting
         batch: list[_QueuedCommand] = []
         if not (self._is_writes_turn and writes):

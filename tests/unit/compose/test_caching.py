@@ -11,7 +11,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api, Usage
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
-from stayfast.pipeline.cache.route_cache import MAX_SAID, RouteCache
+from stayfast.pipeline.cache.route_cache import MAX_IDENTITIES, RouteCache
 from stayfast.settings import SettingsText, load_settings
 from stayfast.stores.base import CachedAnswer
 from stayfast.testing import SimLoop
@@ -118,9 +118,9 @@ def test_what_is_said_of_tenants_is_bounded_and_each_one_s_own() -> None:
     """However many come; and the same again for who comes again."""
     caching = cache_of(system(TEXT))
     assert caching is not None
-    said = {caching.identity_of(f"t{number}", api) for number in range(MAX_SAID) for api in (Api.CHAT, Api.MESSAGES)}
-    assert len(said) == 2 * MAX_SAID
-    assert len(caching.identities) == MAX_SAID
+    said = {caching.identity_of(f"t{number}", api) for number in range(MAX_IDENTITIES) for api in (Api.CHAT, Api.MESSAGES)}
+    assert len(said) == 2 * MAX_IDENTITIES
+    assert len(caching.identities) == MAX_IDENTITIES
     assert caching.identity_of("t0", Api.CHAT) in said
     assert caching.identity_of(None, Api.CHAT) not in said
 

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from stayfast.compose import caching as composed
-from stayfast.compose.caching import explain_missing_packages, semantic_gauges
-from stayfast.compose.caching import load as load_embedder
+from stayfast.compose.caching import explain_missing_packages, load_embedder, semantic_gauges
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
 from stayfast.core.errors import Rejected

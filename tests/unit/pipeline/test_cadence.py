@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.events import Stall, TokenGaps
-from stayfast.pipeline.timing.token_timings import N_GAPS_TOLD, STALL_AFTER_S, TokenTimings
+from stayfast.pipeline.timing.token_timings import GAPS_PER_EVENT, STALL_AFTER_S, TokenTimings
 from stayfast.testing import RecordingSink
 
 
@@ -21,7 +21,7 @@ def played(*gaps_s: float, then_s: float = 0.0, is_whole: bool = True) -> tuple[
     return cadence, [gap_s for fact in sink.facts_of(TokenGaps) for gap_s in fact.gaps_s]
 
 
-@given(st.lists(st.floats(0, 0.9), max_size=3 * N_GAPS_TOLD))
+@given(st.lists(st.floats(0, 0.9), max_size=3 * GAPS_PER_EVENT))
 def test_every_gap_is_told_once(gaps_s: list[float]) -> None:
     """In their order, whatever the batches; the longest is known."""
     cadence, told = played(*gaps_s)

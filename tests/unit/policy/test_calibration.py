@@ -134,7 +134,7 @@ def test_calibrator_single_wrong_audit_is_no_drift() -> None:
 
 def test_calibrator_keeps_only_last_labels() -> None:
     """What was wrong long ago is forgotten."""
-    calibrator = Calibrator(CalibrateConfig(max_error=0.1, min_labels=100, n_kept=500), 1)
+    calibrator = Calibrator(CalibrateConfig(max_error=0.1, min_labels=100, max_labels=500), 1)
     rng = Random(1)
     for _ in range(600):
         calibrator.learn((rng.random(),), is_right=False)
@@ -148,7 +148,7 @@ def test_calibrator_keeps_only_last_labels() -> None:
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0, -1.0]), st.booleans(), st.integers(1, 100)), max_size=6))
 def test_calibrator_separable_labels_stay_bounded(runs: list[tuple[float, bool, int]]) -> None:
     """Long runs of the same, in any order: p stays a probability, and rises with what was right."""
-    calibrator = Calibrator(CalibrateConfig(max_error=0.1, min_labels=LEAST_LABELS, n_kept=300), 1)
+    calibrator = Calibrator(CalibrateConfig(max_error=0.1, min_labels=LEAST_LABELS, max_labels=300), 1)
     for x, is_right, n in runs:
         for _ in range(n):
             calibrator.learn((x,), is_right=is_right)
@@ -159,7 +159,7 @@ def test_calibrator_separable_labels_stay_bounded(runs: list[tuple[float, bool, 
     assert calibrator.reject_reason(calibrator.probability((1.0,))) == ""
 
 
-@pytest.mark.parametrize("wrong", [{"max_error": 0.0}, {"audit": 0.0}, {"min_labels": 10}, {"n_kept": 100}])
+@pytest.mark.parametrize("wrong", [{"max_error": 0.0}, {"audit": 0.0}, {"min_labels": 10}, {"max_labels": 100}])
 def test_calibrate_config_out_of_bounds_is_rejected(wrong: dict[str, Any]) -> None:
     """The message names the setting."""
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.histogram import COARSE_S, FINE_S, GAMMA, KEPT_S, MAX_RELATIVE_ERROR, LogHistogram, Window, merge_all
+from stayfast.policy.histogram import (
+    COARSE_S,
+    FINE_S,
+    GAMMA,
+    MAX_RELATIVE_ERROR,
+    RETENTION_S,
+    LogHistogram,
+    Window,
+    merge_all,
+)
 
 DURATIONS = st.lists(st.floats(1e-9, 1e5), min_size=1, max_size=200)
 ROUNDING = 1e-9  # of log2 and exp2 at a bucket's edge
@@ -80,9 +89,9 @@ def test_window_memory_is_bounded() -> None:
     for second in range(24 * 3600):
         window.add(0.5, float(second))
     assert len(window._fine) <= 24
-    assert len(window._coarse) <= KEPT_S / COARSE_S + 1
+    assert len(window._coarse) <= RETENTION_S / COARSE_S + 1
     assert window.merge_last(300, 24 * 3600).n == pytest.approx(300, abs=60)
-    assert window.merge_last(KEPT_S, 24 * 3600).n == pytest.approx(3600, abs=60)
+    assert window.merge_last(RETENTION_S, 24 * 3600).n == pytest.approx(3600, abs=60)
 
 
 def test_window_silence_drops_old_values() -> None:
@@ -91,5 +100,5 @@ def test_window_silence_drops_old_values() -> None:
     window.add(1.0, 0.0)
     assert window.merge_last(60, 30.0).n == 1
     assert window.merge_last(60, 66.0).n == 0
-    window.add(1.0, 2 * KEPT_S)
-    assert window.merge_last(KEPT_S, 2 * KEPT_S).n == 1
+    window.add(1.0, 2 * RETENTION_S)
+    assert window.merge_last(RETENTION_S, 2 * RETENTION_S).n == 1

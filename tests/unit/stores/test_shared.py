@@ -71,23 +71,23 @@ def test_remote_store_ask_distinguishes_miss_from_no_reply() -> None:
         rig = Rig(loop, SharedConfig(local_ttl_s=10))
         await filled(rig.store, (KEY, kept("one")))
         await asyncio.sleep(20)
-        assert await rig.store.look_up(KEY) == (kept("one"), True)
-        assert await rig.store.look_up(KEY) == (kept("one"), True)
-        assert await rig.store.look_up(OTHER) == (None, True)
-        assert await rig.store.look_up(OTHER, loop.now()) == (None, False)
+        assert await rig.store.find(KEY) == (kept("one"), True)
+        assert await rig.store.find(KEY) == (kept("one"), True)
+        assert await rig.store.find(OTHER) == (None, True)
+        assert await rig.store.find(OTHER, loop.now()) == (None, False)
         rig.door.takes_s = 60
-        assert await rig.store.look_up(OTHER) == (None, False)
+        assert await rig.store.find(OTHER) == (None, False)
         rig.door.takes_s = 0.001
         await asyncio.sleep(120)
         rig.door.is_gone = True
         for _ in range(8):
-            assert await rig.store.look_up(OTHER) == (None, False)
-        assert await rig.store.look_up(KEY) == (None, False)
+            assert await rig.store.find(OTHER) == (None, False)
+        assert await rig.store.find(KEY) == (None, False)
         assert rig.counts().keys() >= {"hit", "local_hit", "miss", "timeout", "unavailable", "suspended"}
         rig.door.is_gone = False
         await asyncio.sleep(60)
-        assert await rig.store.look_up(OTHER) == (None, True)
-        assert await rig.store.look_up(KEY) == (kept("one"), True)
+        assert await rig.store.find(OTHER) == (None, True)
+        assert await rig.store.find(KEY) == (kept("one"), True)
 
     run(main)
 
@@ -100,9 +100,9 @@ def test_remote_store_expired_answer_is_a_miss() -> None:
         answer = replace(kept("one"), drop_at=loop.wall() + 10)
         await filled(rig.store, (KEY, answer))
         await asyncio.sleep(9)
-        assert await rig.store.look_up(KEY) == (answer, True)
+        assert await rig.store.find(KEY) == (answer, True)
         await asyncio.sleep(1)
-        assert await rig.store.look_up(KEY) == (None, True)
+        assert await rig.store.find(KEY) == (None, True)
         assert await rig.store.inspect(KEY) is None
         assert KEY in rig.door.place.data
 

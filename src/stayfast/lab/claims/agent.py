@@ -90,16 +90,16 @@ async def run_erratically(rng: Random, duration: Mixture) -> None:
 
 def make_tool(rng: Random, n: int) -> AgentTool[..., Any]:
     """Every second tool is speculative."""
-    async def look_up() -> str:
-        """Looks something up."""
+    async def find_entry() -> str:
+        """Finds an entry."""
         luck = rng.random()
         await asyncio.sleep(FOREVER_S if luck < 0.1 else TOOL_CALL_S.draw(rng, 1.0))
         if luck > 0.9:
             raise ToolError("it is not there")
         return "found"
 
-    look_up.__name__ = f"look_up_{n}"
-    return tool(timeout=TOOL_TIMEOUT_S, idempotent=True, speculative=n % 2 == 0, breaker=BreakerPolicy(rng=rng))(look_up)
+    find_entry.__name__ = f"find_entry_{n}"
+    return tool(timeout=TOOL_TIMEOUT_S, idempotent=True, speculative=n % 2 == 0, breaker=BreakerPolicy(rng=rng))(find_entry)
 
 
 @dataclass(slots=True)
@@ -126,7 +126,7 @@ async def measure(loop: SimLoop, n: int, seed: int) -> Finding:
     await run_arrivals(n, TURNS_PER_S, rng, lambda _: _run_turn(agent, rng.uniform(*TOTALS_S), loop, seen))
     await asyncio.sleep(LINGERS_S)  # until the steps that ignored their cancellation have ended
     note = (f"{seen.n_steps:,} steps and {seen.n_calls:,} calls; {seen.n_whole:,} answers were whole, "
-            f"{seen.n_apologies:,} only said that there was no time.")
+            f"{seen.n_apologies:,} only reported that there was no time.")
     return Finding((
         Figure.count("turns that ended with an answer", seen.n_answered, float(n), Sense.AT_LEAST),
         Figure("latest end of a turn, past its deadline", seen.latest_s * 1e3, "ms", (BODY_GRACE_S + CLEANUP_S) * 1e3),

@@ -66,7 +66,7 @@ class Brownout:
     breaker: Mapping[str, Any] = field(default_factory=dict)
 
     name = "brownout"
-    says = (f"When one of two providers gets {SLOWER:g} times slower, p99 is below {P99_GOAL:g} times normal within "
+    statement = (f"When one of two providers gets {SLOWER:g} times slower, p99 is below {P99_GOAL:g} times normal within "
             f"{WITHIN_S:g} s, and there is no herd on its return.")
 
     async def run(self, conditions: Conditions) -> Finding:

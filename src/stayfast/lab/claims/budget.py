@@ -64,7 +64,8 @@ class BudgetClaim:
     routes: Mapping[str, Any] = field(default_factory=lambda: ROUTES)
 
     name = "budget"
-    says = (f"With a hanging or an erratic upstream no request outlives its deadline by more than {WITHIN_MS:g} ms, and "
+    statement = (f"With a hanging or an erratic upstream no request outlives its deadline by more than {WITHIN_MS:g} ms, "
+                 f"and "
             "none fails that a fallback could have served.")
 
     async def run(self, conditions: Conditions) -> Finding:

@@ -31,7 +31,8 @@ class BudgetOverhead:
     quick: Extent = Extent(40, n_rounds=5)
 
     name = "layer"
-    says = (f"A step through the budget layer takes less than {STEP_GOAL_US:g} us of CPU, a turn without its steps less "
+    statement = (f"A step through the budget layer takes less than {STEP_GOAL_US:g} us of CPU, a turn without its steps "
+                 f"less "
             f"than {TURN_GOAL_US:g} us.")
 
     async def run(self, conditions: Conditions) -> Finding:

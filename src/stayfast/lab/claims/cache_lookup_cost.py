@@ -77,7 +77,7 @@ _STAGE: Final = re.compile(r"(?:^|, )cache;dur=([0-9.]+)")
 
 N_DIMS, N_TO_A_CLUSTER, SPREAD = 384, 50, 0.6
 SCOPE: Final = b"one scope"
-N_LOOK_UPS: Final = 400  # per round
+N_LOOKUPS: Final = 400  # per round
 N_CHECKED: Final = 50
 _REPORT_EVERY: Final = 10_000
 _WORDS: Final = (
@@ -94,7 +94,7 @@ class CacheLookupCost:
     cache: Mapping[str, Any] = field(default_factory=lambda: CACHE)
 
     name = "lookup"
-    says = (f"An answer from the exact cache takes less than {HIT_GOAL_US:g} us of CPU, HTTP included. The nearest of "
+    statement = (f"An answer from the exact cache takes less than {HIT_GOAL_US:g} us of CPU, HTTP included. The nearest of "
             f"100,000 questions are found within {ALONE_GOAL_MS:g} ms at p99, {WITH_GOAL_MS:g} ms with the embedding. A "
             f"semantic miss takes at most {WITHIN_MS:g} ms at p99.")
 
@@ -293,7 +293,7 @@ async def measure_lookups(extent: Extent, conditions: Conditions) -> list[Figure
     numpy, vectors = import_module("numpy"), import_module("stayfast.stores.vectors")
     batched = import_module("stayfast.stores.batched_embedder")
     n = extent.n
-    points = _draw_clustered(numpy, n + N_LOOK_UPS, conditions.seed)
+    points = _draw_clustered(numpy, n + N_LOOKUPS, conditions.seed)
     index, queries = vectors.Vectors(N_DIMS), points[n:]
     for key in range(n):
         if key % _REPORT_EVERY == 0:
@@ -306,7 +306,7 @@ async def measure_lookups(extent: Extent, conditions: Conditions) -> list[Figure
         conditions.report_progress(f"search, round {number + 1} of {extent.n_rounds}")
         alone_ms.append(ExactDistribution([_search_ms(index, vector, clock, clock.now())
                                            for vector in queries]).quantile(0.99))
-        texts = [f"{' '.join(rng.sample(_WORDS, 6))} {number} {place}" for place in range(N_LOOK_UPS)]
+        texts = [f"{' '.join(rng.sample(_WORDS, 6))} {number} {place}" for place in range(N_LOOKUPS)]
         durations_ms = []
         for text in texts:
             began_at = clock.now()

@@ -54,7 +54,7 @@ class Cancel:
     start_front: Callable[[Processes, Mapping[str, Any]], Awaitable[ServerProcess]] = Processes.start_gateway
 
     name = "cancel"
-    says = ("When a client disconnects before the first token, in mid-stream or while waiting for a whole answer, its "
+    statement = ("When a client disconnects before the first token, in mid-stream or while waiting for a whole answer, its "
             f"upstream call is closed within {WITHIN_MS:g} ms.")
 
     async def run(self, conditions: Conditions) -> Finding:

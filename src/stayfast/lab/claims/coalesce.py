@@ -34,7 +34,8 @@ class Coalesce:
     cache: Mapping[str, Any] = field(default_factory=lambda: CACHE)
 
     name = "coalesce"
-    says = "1,000 identical concurrent requests make one upstream call, and clients that leave do not affect the others."
+    statement = ("1,000 identical concurrent requests make one upstream call, and clients that leave do not affect the "
+                 "others.")
 
     async def run(self, conditions: Conditions) -> Finding:
         n = conditions.choose(self.full, self.quick).n
@@ -62,7 +63,7 @@ async def _send_at_once(sim: ServerProcess, url: str, question: str, n: int, n_l
              if answer.endswith(b"data: [DONE]\n\n") and answer.count(b'"content":"') >= N_TOKENS]
     n_calls = len((await sim.get("/_sim/requests?n=1000"))["requests"])
     return [Figure.count(f"{question}: upstream calls for {n} requests", n_calls, 1.0),
-            Figure.percent(f"{question}: whole answers of those who stayed", len(whole) / len(remaining), 1.0,
+            Figure.percent(f"{question}: whole answers of the clients that stayed", len(whole) / len(remaining), 1.0,
                            Sense.AT_LEAST),
             Figure.count(f"{question}: different answers", len(set(whole)), 1.0)]
 

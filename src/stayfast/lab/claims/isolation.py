@@ -27,7 +27,7 @@ import msgspec
 from stayfast.core.types import Api, Request
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense, SetUpFailed
 from stayfast.lab.harness.virtual import run_virtual_in_thread
-from stayfast.lab.workloads.in_memory import SEMANTIC, Echoed, ask_echo, echo_gateway, encode_name
+from stayfast.lab.workloads.in_memory import SEMANTIC, Echoed, echo_gateway, encode_name, send_to_echo
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.testing.simloop import SimLoop
@@ -143,7 +143,7 @@ class Isolation:
     n_quick: int = 10_000
 
     name = "isolation"
-    says = ("Of 100,000 random requests none gets an answer of the exact cache, stored or in flight, that was made for "
+    statement = ("Of 100,000 random requests none gets an answer of the exact cache, stored or in flight, that was made for "
             "another tenant, model, system prompt, tool set, output format, conversation, sampling or dialect. Of as many "
             "others none gets such an answer of the semantic cache.")
 
@@ -177,13 +177,13 @@ async def send_random_requests(loop: SimLoop, n: int, seed: int, *, is_semantic:
             recent = [*recent[-N_RECENT:], identity]
             names[f"req_{number}"] = encode_name(msgspec.json.encode(identity))
             request = draw_request(identity, rng)
-            calls.append(ask_echo(gateway, request, Arrival(f"req_{number}", loop.now(), identity.tenant)))
+            calls.append(send_to_echo(gateway, request, Arrival(f"req_{number}", loop.now(), identity.tenant)))
             expected.append((identity, request.stream))
         for echoed, (identity, streams) in zip(await asyncio.gather(*calls), expected, strict=True):
             results[echoed.result] += 1
             n_crossed += not _is_own_answer(echoed, identity) or echoed.is_stream is not streams
         names.clear()
-    figures = [Figure.count(f"{which}: answers that were made for somebody else", n_crossed),
+    figures = [Figure.count(f"{which}: answers that were made for another tenant", n_crossed),
                Figure.percent(f"{which}: requests served without a call of their own",
                               sum(results[result] for result in CACHED) / n, MIN_SERVED, Sense.AT_LEAST)]
     if is_semantic:
@@ -259,7 +259,7 @@ class _FollowUps:
         self._names[f"req_{self._n}"] = name
         body = {"model": MODELS[0], "temperature": 0,
                 "messages": [{"role": role, "content": text} for role, text in turns]}
-        echoed = await ask_echo(self._gateway, decode(Api.CHAT, msgspec.json.encode(body)),
+        echoed = await send_to_echo(self._gateway, decode(Api.CHAT, msgspec.json.encode(body)),
                                 Arrival(f"req_{self._n}", self._loop.now()))
         self.n_crossed += echoed.name != name
         await asyncio.sleep(1.0)  # until the cache has learned

@@ -130,10 +130,10 @@ async def measure(loop: SimLoop, n_requests: int, seed: int, lanes: LanesConfig 
     n_in_lanes = sum(lane.n_running + lane.n_prefilling + lane.queue.n for lane in places.lanes.all) if places.lanes else 0
     return Finding((
         *_share_figures(ledger.situations), *_usage_figures(ledger.situations),
-        Figure.count("places taken, beside what the upstream runs: off by at most", run.max_off),
+        Figure.count("places taken, compared with what the upstream runs: off by at most", run.max_off),
         run.tenants.leftover_figure(n_in_lanes),
         Figure.count("requests neither served, left nor shed", n_lost),
-        Figure.count("requests asked and not told of", run.n_sent - ledger.n),
+        Figure.count("requests sent without an event", run.n_sent - ledger.n),
     ), (f"{ledger.n:,} requests in {loop.now() / 60:.0f} virtual minutes, of which {ledger.n_left:,} left.",))
 
 

@@ -41,8 +41,7 @@ from stayfast.lab.load.stats import ExactDistribution
 from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig, Regime, Regimes, RegimeState
 from stayfast.lab.simulated.faults import CALM
 from stayfast.lab.simulated.request import SimulatedRequest
-from stayfast.lab.simulated.timing_plan import Dice
-from stayfast.lab.simulated.timing_plan import draw_timing as draw_plan
+from stayfast.lab.simulated.timing_plan import Dice, draw_timing
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.testing.simloop import SimLoop
 from stayfast.upstreams.base import Call
@@ -77,7 +76,8 @@ class Mixed:
     hedge: Mapping[str, Any] = field(default_factory=dict)
 
     name = "mixed"
-    says = (f"Prompts of all sizes and brownouts, default settings: p99 to the first token is at most {P99_GOAL:g} times "
+    statement = (f"Prompts of all sizes and brownouts, default settings: p99 to the first token is at most {P99_GOAL:g} "
+                 f"times "
             "that of the best fixed timeout with a retry elsewhere, and at most that of two hedges after "
             f"{USUAL_DELAY_S:g} s, for at most {MAX_CALLS - 1:.0%} more calls, fewer than either. With as many calls as "
             f"the timeout it is at most {TUNED_GOAL:g} times as long. No request is lost. Over sockets, with few requests, "
@@ -143,9 +143,9 @@ class Rivals:
         def attempt_s(n: int, at_s: float) -> float:
             number = (shot.number + n) % 2
             if n == len(drawn_s):
-                ask = SimulatedRequest(Api.CHAT, MODEL, True, shot.n_input, shot.n_output)
+                request = SimulatedRequest(Api.CHAT, MODEL, True, shot.n_input, shot.n_output)
                 rng = self._dice[number].for_request(shot.number * MAX_TRIES + n // 2)
-                drawn_s.append(draw_plan(self._config, self._config.numbers, ask, rng, luck=None, regime=CALM).ttft_s)
+                drawn_s.append(draw_timing(self._config, self._config.numbers, request, rng, luck=None, regime=CALM).ttft_s)
             is_brownout = 0 <= (began_s + at_s) % EVERY_S - BEGINS_S[number] < LASTS_S
             return drawn_s[n] * (SLOWER if is_brownout else 1.0)
 

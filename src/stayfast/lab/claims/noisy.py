@@ -48,7 +48,8 @@ class Noisy:
     admission: Mapping[str, Any] = field(default_factory=lambda: {"max_in_flight": N_PLACES})
 
     name = "noisy"
-    says = (f"Beside a tenant that sends {TIMES:g} times its share in bursts, the other tenants' p99 to the first token "
+    statement = (f"Beside a tenant that sends {TIMES:g} times its share in bursts, the other tenants' p99 to the first "
+                 f"token "
             f"changes by less than {WITHIN:g} %.")
 
     async def run(self, conditions: Conditions) -> Finding:
@@ -133,7 +134,7 @@ def _quiet_figures(where: str, alone: Sequence[float], with_noise: Sequence[floa
 
 
 def _noisy_figure(where: str, n: int, n_shed: int) -> Figure:
-    return Figure(f"{where}: of the noisy one's {n:,} turned away", n_shed / n * 100, "%", 50.0, Sense.AT_LEAST)
+    return Figure(f"{where}: of the noisy one's {n:,} rejected", n_shed / n * 100, "%", 50.0, Sense.AT_LEAST)
 
 
 def moved_percent(alone: Sequence[float], with_noise: Sequence[float]) -> float:

@@ -47,7 +47,7 @@ class Overhead:
     provider: Mapping[str, Any] = field(default_factory=lambda: PROVIDER)
 
     name = "overhead"
-    says = (f"A whole answer takes at most {BASELINES_GOAL:g} times the CPU of a bare proxy in the same minutes, and a "
+    statement = (f"A whole answer takes at most {BASELINES_GOAL:g} times the CPU of a bare proxy in the same minutes, and a "
             f"chunk of a stream at most {CHUNK_GOAL_US:g} us. The tail policies that are on by default take at most "
             f"{POLICIES_GOAL_US:g} us per whole answer.")
 

@@ -83,7 +83,8 @@ class Overload:
     admission: AdmissionConfig = ADMISSION
 
     name = "overload"
-    says = (f"At {TIMES:g} times an engine's capacity, the premium tier's p99 to the first token is at most {P99_GOAL:g} "
+    statement = (f"At {TIMES:g} times an engine's capacity, the premium tier's p99 to the first token is at most "
+                 f"{P99_GOAL:g} "
             f"times normal, goodput is at least {GOODPUT_GOAL:.0%} of the capacity, p99 of rejections is below "
             f"{SHED_GOAL_MS:g} ms, and all is normal again within {RECOVERS_GOAL_S:g} s.")
 
@@ -173,7 +174,7 @@ def make_figures(where: str, run: OverloadRun, phases: OverloadPhases) -> list[F
     shed = ExactDistribution((row.ended_s - row.sent_s) * 1e3 for row in peak if row.is_shed)
     return [
         Figure(f"{where}: what the engine can do", run.capacity_rps, "requests/s"),
-        Figure(f"{where}: what it was asked in the minute, over that", len(peak) / phases.peak_s / run.capacity_rps, "x",
+        Figure(f"{where}: requests that arrive in the minute, over that", len(peak) / phases.peak_s / run.capacity_rps, "x",
                TIMES * 0.9, Sense.AT_LEAST),
         Figure(f"{where}: premium: TTFT p99 in calm times", normal_s, "s"),
         Figure(f"{where}: premium: TTFT p99 under overload, over that (n={len(premium_peak)})",

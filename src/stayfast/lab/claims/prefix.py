@@ -190,7 +190,8 @@ class PrefixClaim:
     prefix: PrefixConfig = field(default_factory=lambda: PrefixConfig("auto"))
 
     name = "prefix"
-    says = (f"Agents with tools read at least {CACHED_SHARE:.0%} of their input from their provider's cache, and get their "
+    statement = (f"Agents with tools read at least {CACHED_SHARE:.0%} of their input from their provider's cache, and get "
+                 f"their "
             f"first token {LESS_TTFT:.0%} sooner than naive requests. Their cached share is {OVER_TIDY * 100:.0f} points "
             "above that of requests with ordered tools, and no request is rejected for its marks.")
 

@@ -101,5 +101,5 @@ def _figures(virtual: VirtualTenants, tenant: str, opening: _Opening, now: float
         Figure(f"{tenant}: the books are off by", abs(bucket.level(now) - (allowed - used)), unit, MAX_OFF),
         Figure(f"{tenant}: used of what was allowed", used / allowed * 100, "%", min_percent, Sense.AT_LEAST),
         Figure(f"{tenant}: used above what was allowed", max(0.0, used - allowed), unit, 0.0),
-        Figure.percent(f"{tenant}: turned away", totals.n_shed / totals.n),
+        Figure.percent(f"{tenant}: rejected", totals.n_shed / totals.n),
     ]

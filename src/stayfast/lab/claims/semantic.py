@@ -36,7 +36,8 @@ class SemanticClaim:
     embedder: EmbedderConfig = field(default_factory=EmbedderConfig)
 
     name = "semantic"
-    says = ("At most max_error of the semantic cache's answers are wrong, while with 1, 2 and 5 % it answers at least 12, "
+    statement = ("At most max_error of the semantic cache's answers are wrong, while with 1, 2 and 5 % it answers at least "
+                 "12, "
             "35 and 65 % of a bank's questions after learning. Of its answers to adversarial pairs at most 5 % are wrong.")
 
     async def run(self, conditions: Conditions) -> Finding:

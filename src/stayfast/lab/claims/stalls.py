@@ -42,7 +42,8 @@ class StallsClaim:
     quick: Extent = Extent(400)
 
     name = "stalls"
-    says = (f"If one answer in fifty stalls for {STALL_S:.0f} s, on_stall: rescue keeps the p99 of the longest gap in an "
+    statement = (f"If one answer in fifty stalls for {STALL_S:.0f} s, on_stall: rescue keeps the p99 of the longest gap in "
+                 f"an "
             f"answer within {GAP_P99_S:g} s, and no character is lost or repeated.")
 
     async def run(self, conditions: Conditions) -> Finding:

@@ -58,7 +58,7 @@ class Storm:
     mode: Mode = "gradient"
 
     name = "storm"
-    says = (f"When all clients return at once after an outage, the upstream never has more than {GOAL:g} times the "
+    statement = (f"When all clients return at once after an outage, the upstream never has more than {GOAL:g} times the "
             "requests that it can run.")
 
     async def run(self, conditions: Conditions) -> Finding:

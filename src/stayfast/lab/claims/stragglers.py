@@ -74,7 +74,8 @@ class Stragglers:
     cases: Mapping[str, EngineCase] = field(default_factory=lambda: CASES)
 
     name = "stragglers"
-    says = (f"If 1 of {1 / LONG_SHARE:.0f} prompts has {TIMES} times the tokens, lanes keep the short prompts' p99 to the "
+    statement = (f"If 1 of {1 / LONG_SHARE:.0f} prompts has {TIMES} times the tokens, lanes keep the short prompts' p99 to "
+                 f"the "
             f"first token within {SHORT_P99_S:g} s, many times less than without lanes, on engines with static and "
             "continuous batching. The long prompts still finish.")
 

@@ -85,7 +85,8 @@ class TableClaim:
     route: Mapping[str, Any] = field(default_factory=lambda: ALL_ON)
 
     name = "table"
-    says = (f"With all features on, and 40 % of the requests repeated in other words: p50 at most {P50_S * 1000:.0f} ms, "
+    statement = (f"With all features on, and 40 % of the requests repeated in other words: p50 at most {P50_S * 1000:.0f} "
+                 f"ms, "
             f"p95 {P95_S:g} s, p99 {P99_S:g} s, {PAST_5_S:.2%} past 5 s, for {LESS_SPEND:.0%} less than direct requests. "
             f"At most {MAX_ERROR:.0%} of the semantic cache's answers are wrong.")
 

@@ -80,7 +80,8 @@ class Tail:
     hedge: Mapping[str, Any] = field(default_factory=dict)
 
     name = "tail"
-    says = ("Two providers with p99 8 s, default settings: p95 at most 0.68 s, p99 at most 0.92 s, 0.01 % past 5 s, for "
+    statement = ("Two providers with p99 8 s, default settings: p95 at most 0.68 s, p99 at most 0.92 s, 0.01 % past 5 s, "
+                 "for "
             "10 % more calls. p99 is no longer than with a timeout tuned to these providers, and at most "
             f"{TUNED_GOALS[1] - 1:.0%} longer than with tuned hedges. With a budget of 25 %: p95 0.5 s, p99 0.72 s. Over "
             f"sockets each may be {TAIL_SLACK - 1:.0%} more.")
@@ -139,7 +140,7 @@ class Hangs:
     hedge: Mapping[str, Any] = field(default_factory=dict)
 
     name = "hangs"
-    says = "If one call in twenty hangs, p99 is at most 100 ms at 1.07 calls per request, with default settings."
+    statement = "If one call in twenty hangs, p99 is at most 100 ms at 1.07 calls per request, with default settings."
 
     async def run(self, conditions: Conditions) -> Finding:
         extent, seed = conditions.choose(self.full, self.quick), conditions.seed
@@ -161,7 +162,8 @@ class HedgeClaim:
     hedge: Mapping[str, Any] = field(default_factory=dict)
 
     name = "hedge"
-    says = (f"Hedging one provider to itself shortens its p99 by {LESS_P99:.0%} for {MORE_CALLS:.0%} more calls, with the "
+    statement = (f"Hedging one provider to itself shortens its p99 by {LESS_P99:.0%} for {MORE_CALLS:.0%} more calls, with "
+                 f"the "
             f"same p50; a provider without a tail (sigma 0.25) gets at most {NARROW_CALLS:.0%} more calls, all with "
             f"default settings. Over sockets calls may be {HEDGE_SLACK - 1:.0%} more, and p99 is shortened by "
             f"{1 - (1 - LESS_P99) * HEDGE_SLACK**0.5:.0%}.")

@@ -49,7 +49,7 @@ class TruthClaim:
     stall_s: float = 1.5
 
     name = "truth"
-    says = (f"The bench recovers a simulated provider's known percentiles within {P50_WITHIN:.0%} at p50 and "
+    statement = (f"The bench recovers a simulated provider's known percentiles within {P50_WITHIN:.0%} at p50 and "
             f"{P99_WITHIN:.0%} at p99, over sockets and in virtual time, and shows a stalled target.")
 
     async def run(self, conditions: Conditions) -> Finding:

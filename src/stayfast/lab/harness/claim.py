@@ -102,13 +102,13 @@ class Conditions:
 
 
 class Claim(Protocol):
-    """One claim. `name` is the argument of `stayfast prove`; `says` is the claim as README and docs state it."""
+    """One claim. `name` is the argument of `stayfast prove`; `statement` is the claim as README and docs state it."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def says(self) -> str: ...
+    def statement(self) -> str: ...
 
     async def run(self, conditions: Conditions) -> Finding:
         """Set up, measure, tear down. Raises SetUpFailed if nothing could be measured, NeedsData if `conditions.data`
@@ -144,7 +144,7 @@ MAX_LINE_WIDTH = 150
 def format_text(claim: Claim, finding: Finding, conditions: Conditions, machine: Mapping[str, str],
                 ink: TerminalStyle) -> str:
     """The claim, its figures in columns, and the verdict."""
-    lines = ["", *ink.paint_lines(ink.bold, claim.says), *_format_table(finding.figures, ink)]
+    lines = ["", *ink.paint_lines(ink.bold, claim.statement), *_format_table(finding.figures, ink)]
     for note in finding.notes:
         lines += _wrap_indented(note, ink)
     if finding.spoiled is not None:
@@ -158,7 +158,7 @@ def format_text(claim: Claim, finding: Finding, conditions: Conditions, machine:
 def to_json(claim: Claim, finding: Finding, conditions: Conditions, machine: Mapping[str, str],
             at_wall: float) -> dict[str, Any]:
     """The same as JSON. `at_wall`: Unix seconds. The value of a figure that could not be measured is null."""
-    return {"name": claim.name, "says": claim.says, "holds": finding.holds, "quick": conditions.is_quick,
+    return {"name": claim.name, "says": claim.statement, "holds": finding.holds, "quick": conditions.is_quick,
             "seed": conditions.seed, "at": at_wall, "machine": dict(machine), "spoiled": finding.spoiled,
             "figures": [{**msgspec.structs.asdict(figure), "holds": figure.holds} for figure in finding.figures],
             "notes": finding.notes}

@@ -1,8 +1,8 @@
 """Timeouts and hedges with a fixed delay, as a user could tune them by hand, computed from the durations of attempts.
 
 timeout: an attempt without a first token after `after_s` is closed and the next one starts. The last attempt has no timeout.
-hedge: the attempt keeps running beside the next one, and the first token wins. The delays were chosen with knowledge of the
-distribution. When wrong: attempts do not delay each other, and closing an attempt costs nothing.
+hedge: the attempt continues in parallel with the next one, and the first token wins. The delays were chosen with knowledge
+of the distribution. When wrong: attempts do not delay each other, and closing an attempt costs nothing.
 """
 
 from collections.abc import Callable, Iterable

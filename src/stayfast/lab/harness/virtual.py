@@ -58,7 +58,7 @@ class VirtualClaim:
     """A claim that is measured in virtual time only, by `measure(loop, n, seed)`. `progress` is formatted with n."""
 
     name: str
-    says: str
+    statement: str
     measure: Callable[[SimLoop, int, int], Coroutine[Any, Any, Finding]]
     progress: str
     n: int
@@ -124,7 +124,7 @@ async def read_body(reply: Reply) -> bytes:
     return b"".join(parts)
 
 
-class ServedReply(NamedTuple):
+class VirtualReply(NamedTuple):
     """A reply that was read to its end. ttft_s: from the call to the first chunk."""
 
     reply: Reply
@@ -132,12 +132,12 @@ class ServedReply(NamedTuple):
     body: bytes
 
 
-async def serve_and_read(gateway: Gateway, request: Request, arrival: Arrival, clock: Clock) -> ServedReply:
+async def serve_and_read(gateway: Gateway, request: Request, arrival: Arrival, clock: Clock) -> VirtualReply:
     """Send one request through a gateway and read the whole answer. Raises StayfastError."""
     began_at = clock.now()
     reply = await gateway.serve(request, arrival)
     ttft_s = clock.now() - began_at
-    return ServedReply(reply, ttft_s, await read_body(reply))
+    return VirtualReply(reply, ttft_s, await read_body(reply))
 
 
 UPSTREAM = "provider"
@@ -223,7 +223,7 @@ class VirtualTenants:
 
 
 def leftover_tasks_figure() -> Figure:
-    """The tasks that exist beside the current one, which must be none."""
+    """The tasks other than the current one; there must be none."""
     return Figure.count("Tasks left behind", len(asyncio.all_tasks()) - 1)
 
 

@@ -4,7 +4,7 @@
     pairs     CSV with the columns `sentence1`, `sentence2` (or question1, question2) and `label`: 1 if the answer of the
               first may serve the second; or JSON, a list of {"origin": ..., "similar": ...}, where it always may
 
-Pairs become classes: questions joined by a label 1 share an answer, all others differ. Repeated texts are asked once, since
+Pairs become classes: questions joined by a label 1 share an answer, all others differ. Repeated texts are used once, since
 the exact cache would answer the repeats.
 
 The cache starts empty and learns exactly what a gateway's would: for a miss and for an audited hit, whether the nearest
@@ -195,8 +195,8 @@ class Online:
     def n_stored(self) -> int:
         return len(self._votes)
 
-    def ask(self, number: int, rng: Random) -> bool | None:
-        """Ask one question. True, False: a right or wrong hit; None: no hit."""
+    def serve_question(self, number: int, rng: Random) -> bool | None:
+        """Look up one question. True, False: a right or wrong hit; None: no hit."""
         text, read = self._texts[number], self._wordings[number]
         why = exclusion_reason(text, read, self._eligible, self._ttl_s)
         if why:
@@ -238,7 +238,7 @@ def one_pass(questions: Questions, vectors: Floats, rule: Calibrator | FixedThre
     order = list(range(len(questions.texts)))
     rng.shuffle(order)
     cache = Online(questions, vectors, rule, eligible, ttl_s)
-    hits = [cache.ask(number, rng) for number in order]
+    hits = [cache.serve_question(number, rng) for number in order]
     return Passed(_count_hits(hits), _count_hits(hits[len(hits) // 2:]), cache.n_stored, cache.why, cache.seen)
 
 
@@ -315,7 +315,7 @@ def evaluate(questions: Questions, vectors: Floats, eligible: EligibleConfig, *,
         fixed.append(_make_row(one_pass(questions, vectors, FixedThreshold(threshold), eligible, seed=seed), None,
                                threshold))
     report_progress("in hindsight")
-    shadow = Calibrator(CalibrateConfig(min_labels=_ALWAYS_SHADOW, n_kept=_ALWAYS_SHADOW), N_FEATURES)
+    shadow = Calibrator(CalibrateConfig(min_labels=_ALWAYS_SHADOW, max_labels=_ALWAYS_SHADOW), N_FEATURES)
     seen = one_pass(questions, vectors, shadow, eligible, seed=seed).seen
     n = len(questions.texts)
     return Evaluation(name, embedder, seed, n, len(set(questions.answers)), questions.n_torn, calibrated, fixed,

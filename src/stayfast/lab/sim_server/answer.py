@@ -54,16 +54,17 @@ class AnswerRun:
 
     __slots__ = ("_connection", "_provider", "_received_at", "_record", "_request", "_simulated_request", "_state")
 
-    def __init__(self, provider: Provider, ask: SimulatedRequest, connection: ServerConnection[SimRequest],
+    def __init__(self, provider: Provider, simulated_request: SimulatedRequest, connection: ServerConnection[SimRequest],
                  request: SimRequest, state: SimulatorState) -> None:
         self._provider = provider
-        self._simulated_request = ask
+        self._simulated_request = simulated_request
         self._connection = connection
         self._request = request
         self._state = state
         self._received_at = state.clock.now()
-        self._record = RequestRecord(state.records.next_number(), provider.name, ask.api.value, ask.model, ask.stream,
-                                     state.clock.wall(), ask.n_prompt_tokens)
+        self._record = RequestRecord(state.records.next_number(), provider.name, simulated_request.api.value,
+                                     simulated_request.model, simulated_request.stream,
+                                     state.clock.wall(), simulated_request.n_prompt_tokens)
 
     async def run(self) -> None:
         """Send the whole answer. A disconnect of the client cancels this."""

@@ -146,8 +146,9 @@ class SimulatorApp:
         self._check_key(request)
         llm_request = decode(api, request.body)
         provider = self._providers[name]
-        ask = to_simulated_request(llm_request, has_blocks=provider.caches_prompts, cache_rules=provider.cache_rules)
-        return AnswerRun(provider, ask, connection, request, self._state).run()
+        simulated_request = to_simulated_request(llm_request, has_blocks=provider.caches_prompts,
+                                                 cache_rules=provider.cache_rules)
+        return AnswerRun(provider, simulated_request, connection, request, self._state).run()
 
     def _answer_other(self, request: SimRequest) -> tuple[int, bytes]:
         path = request.path

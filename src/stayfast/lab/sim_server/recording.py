@@ -1,7 +1,7 @@
 """Records of the latest requests, without prompts and keys, and grades of clients by how they handle refusals.
 
 A retry is recognized by its body: the same client sends the same bytes after a refusal. (A hedge also sends the same bytes,
-but to a provider that has not refused them.) Without refusals, the cost is one look-up in an empty mapping.
+but to a provider that has not refused them.) Without refusals, the cost is one lookup in an empty mapping.
 """
 
 from collections import deque
@@ -71,7 +71,7 @@ class RequestRecords:
 MIN_BACKOFF_S = 0.05  # a retry sooner than this after an error has no backoff
 MAX_RETRIES = 3  # of one request; more are a retry storm
 RETRY_AFTER_TOLERANCE = 0.95  # share of a Retry-After, to allow for clocks and rounding
-MAX_REFUSED = 1000  # refused requests kept per client
+MAX_REFUSED = 1000  # stored refused requests per client
 MAX_CLIENTS = 1000
 TOO_MANY, SERVER_ERROR = 429, 500  # HTTP's
 

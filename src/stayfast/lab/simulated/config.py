@@ -228,7 +228,7 @@ class ProviderConfig:
     """One simulated provider. All random numbers come from `seed`, the provider's name and the request's number."""
 
     preset: Annotated[str, SettingDoc(
-        "Figures of a known provider; settings given beside it replace its parts.", words=tuple(PRESETS))] = ""
+        "Figures of a known provider; other settings replace parts of it.", words=tuple(PRESETS))] = ""
     seed: Annotated[int, SettingDoc(
         "Seed of all random draws, with the upstream's name and the request's number.", minimum=0, maximum=2 ** 32 - 1)] = 0
     vendor: Annotated[Vendor | None, SettingDoc(

@@ -48,7 +48,7 @@ _MESSAGE_USAGE: Final[Json] = {
     "inference_geo": None}
 
 
-def _add_chat_fields(event: Json, ask: SimulatedRequest) -> Json:
+def _add_chat_fields(event: Json, request: SimulatedRequest) -> Json:
     event |= {"service_tier": "default", "system_fingerprint": "fp_simulated"}
     usage = event.get("usage")
     if usage is not None:
@@ -56,12 +56,12 @@ def _add_chat_fields(event: Json, ask: SimulatedRequest) -> Json:
         usage["completion_tokens_details"] |= {
             "audio_tokens": 0, "text_tokens": usage["completion_tokens"], "accepted_prediction_tokens": 0,
             "rejected_prediction_tokens": 0}
-    elif ask.include_usage and ask.stream:
+    elif request.include_usage and request.stream:
         event["usage"] = None
     for choice in event["choices"]:
         if "role" in choice.get("delta", ()):
             choice["delta"]["refusal"] = None
-            if not ask.stream:
+            if not request.stream:
                 choice["delta"]["annotations"] = []
     return event
 
@@ -79,15 +79,16 @@ _FLOATS: Final = tuple((byte - 127.5) / 73.9 for byte in range(256))  # uniform,
 class AnswerEncoder:
     """The encoder of one answer. One task owns it."""
 
-    __slots__ = ("_ask", "_id", "_is_incomplete", "_is_openai", "_is_tool_open", "_wraps", "_writer")
+    __slots__ = ("_id", "_is_incomplete", "_is_openai", "_is_tool_open", "_request", "_wraps", "_writer")
 
-    def __init__(self, ask: SimulatedRequest, name: str, created_at: int) -> None:
-        request = Request(ask.api, ask.model, ask.stream, b"", ask.include_usage)
-        self._ask = ask
-        self._id = _ID_PREFIXES[ask.api] + name
-        self._is_openai = ask.api in (Api.CHAT, Api.COMPLETIONS)
+    def __init__(self, simulated_request: SimulatedRequest, name: str, created_at: int) -> None:
+        request = Request(simulated_request.api, simulated_request.model, simulated_request.stream, b"",
+                          simulated_request.include_usage)
+        self._request = simulated_request
+        self._id = _ID_PREFIXES[simulated_request.api] + name
+        self._is_openai = simulated_request.api in (Api.CHAT, Api.COMPLETIONS)
         self._writer: StreamEncoder
-        match ask.api:
+        match simulated_request.api:
             case Api.MESSAGES:
                 self._writer = MessagesEncoder(request)
             case Api.RESPONSES:
@@ -102,10 +103,10 @@ class AnswerEncoder:
 
     def encode_start(self) -> bytes:
         """The events before any content: a role, `message_start`, `response.created`."""
-        begin = Begin(self._id, self._ask.model, None, self._usage(1))
+        begin = Begin(self._id, self._request.model, None, self._usage(1))
         head = self._encode_delta(begin)
-        ping = _PING if self._ask.api is Api.MESSAGES else b""
-        if self._ask.value is not None or self._ask.api is Api.RESPONSES:
+        ping = _PING if self._request.api is Api.MESSAGES else b""
+        if self._request.value is not None or self._request.api is Api.RESPONSES:
             return head + ping  # JSON needs escapes; responses numbers its events and repeats the text at the end
         *opening, content = self._writer.encode_delta(TextDelta(_PLACEHOLDER))
         halves = (self._to_bytes([one]).split(_PLACEHOLDER_BYTES) for one in self._for_choices([content]))
@@ -125,7 +126,7 @@ class AnswerEncoder:
 
     def encode_piece(self, text: str) -> bytes:
         """The events for a piece of JSON: of the answer, or of the arguments of the requested tool call."""
-        tool = self._ask.tool
+        tool = self._request.tool
         if tool is None:
             return self._encode_delta(TextDelta(text))
         opening = b""
@@ -146,7 +147,7 @@ class AnswerEncoder:
 
     def encode_error(self, body: Json, headers: dict[str, str], form: Form) -> bytes:
         """An error as the last event. `body` and `headers`: of an error answer in this dialect."""
-        if self._ask.api is not Api.RESPONSES:
+        if self._request.api is not Api.RESPONSES:
             return sse.encode_event(_ENCODER.encode(body), None if self._is_openai and form != "named" else "error")
         error = body["error"]
         *closing, last = self._end_events(0)
@@ -165,15 +166,15 @@ class AnswerEncoder:
     def encode_whole(self, texts: list[str], reason: Reason, n_output: int) -> bytes:
         """The body of a whole answer. `texts`: of each choice, or the arguments of the tool call."""
         fold: AnswerCollector
-        match self._ask.api:
+        match self._request.api:
             case Api.MESSAGES:
                 fold = MessagesCollector()
             case Api.RESPONSES:
                 fold = ResponsesCollector()
             case api:
                 fold = ChatCollector(is_chat=api is Api.CHAT)
-        tool = self._ask.tool
-        events = self._for_choices(self._writer.encode_delta(Begin(self._id, self._ask.model)))
+        tool = self._request.tool
+        events = self._for_choices(self._writer.encode_delta(Begin(self._id, self._request.model)))
         if tool is not None:
             for delta in (ToolBegin(0, self._call_id, tool), ToolDelta(0, texts[0])):
                 events += self._for_choices(self._writer.encode_delta(delta))
@@ -189,44 +190,46 @@ class AnswerEncoder:
 
     def _finish(self, reason: Reason) -> Finish:
         self._is_incomplete = reason in ("length", "content_filter")
-        return Finish("tool_calls" if self._ask.tool is not None and reason == "stop" else reason)
+        return Finish("tool_calls" if self._request.tool is not None and reason == "stop" else reason)
 
     def _end_events(self, n_output: int) -> list[Json]:
         return [self._add_vendor_fields(event) for event in self._writer.encode_end(self._usage(n_output))]
 
     def _usage(self, n_output: int) -> Usage:
-        ask = self._ask
-        return Usage(ask.n_prompt_tokens, n_output, ask.n_cached_tokens, ask.n_written_tokens, ask.n_written_1h_tokens)
+        request = self._request
+        return Usage(request.n_prompt_tokens, n_output, request.n_cached_tokens, request.n_written_tokens,
+                     request.n_written_1h_tokens)
 
     @property
     def _call_id(self) -> str:
         name = self._id.partition("_" if "_" in self._id else "-")[2]
-        return f"toolu_{name}" if self._ask.api is Api.MESSAGES else f"call_{name}"
+        return f"toolu_{name}" if self._request.api is Api.MESSAGES else f"call_{name}"
 
     def _encode_delta(self, delta: Delta) -> bytes:
         return self._to_bytes(self._for_choices(self._writer.encode_delta(delta)))
 
     def _for_choices(self, events: list[Json]) -> list[Json]:
         """The events; for chat and completions once for each choice."""
-        if self._ask.n_choices == 1 or not self._is_openai:
+        if self._request.n_choices == 1 or not self._is_openai:
             return [self._add_vendor_fields(event) for event in events]
         return [self._add_vendor_fields(_copy_for_choice(event, index)) for event in events
-                for index in range(self._ask.n_choices)]
+                for index in range(self._request.n_choices)]
 
     def _add_vendor_fields(self, event: Json) -> Json:
         """The event with the vendor's extra fields."""
-        match self._ask.api:
+        match self._request.api:
             case Api.RESPONSES:
                 if self._is_incomplete and event["type"] == "response.output_item.done":
                     event["item"]["status"] = "incomplete"
                 if "response" in event:
-                    event["response"] = _RESPONSE | event["response"] | {name: Raw(value) for name, value in self._ask.echo}
+                    event["response"] = _RESPONSE | event["response"] | {name: Raw(value) for name,
+                                                                         value in self._request.echo}
                 return event
             case Api.MESSAGES:
                 if event["type"] == "message_start":
                     event["message"]["usage"] |= _MESSAGE_USAGE
                 return event
-        return _add_chat_fields(event, self._ask)
+        return _add_chat_fields(event, self._request)
 
     def _to_bytes(self, events: list[Json]) -> bytes:
         if self._is_openai:
@@ -240,20 +243,21 @@ def _copy_for_choice(event: Json, index: int) -> Json:
                                for choice in event["choices"]]}
 
 
-def encode_whole_body(ask: SimulatedRequest, pace: RequestPace, name: str, created_at: int) -> bytes:
-    if ask.api is Api.EMBEDDINGS:
-        data = [{"object": "embedding", "index": index, "embedding": _make_vector(digest, ask.n_dimensions, ask.is_base64)}
-                for index, digest in enumerate(ask.inputs)]
-        usage = {"prompt_tokens": ask.n_prompt_tokens, "total_tokens": ask.n_prompt_tokens}
-        return _ENCODER.encode({"object": "list", "data": data, "model": ask.model, "usage": usage})
-    if ask.api is Api.COUNT_TOKENS:
-        return _ENCODER.encode({"input_tokens": ask.n_prompt_tokens})
-    n_texts = ask.n_choices if ask.api in (Api.CHAT, Api.COMPLETIONS) else 1
-    if ask.value is not None:
-        texts = ["".join(split_tokens(ask.value)[: pace.n_output])] * n_texts
+def encode_whole_body(request: SimulatedRequest, pace: RequestPace, name: str, created_at: int) -> bytes:
+    if request.api is Api.EMBEDDINGS:
+        data = [{"object": "embedding", "index": index, "embedding": _make_vector(digest, request.n_dimensions,
+                                                                                  request.is_base64)}
+                for index, digest in enumerate(request.inputs)]
+        usage = {"prompt_tokens": request.n_prompt_tokens, "total_tokens": request.n_prompt_tokens}
+        return _ENCODER.encode({"object": "list", "data": data, "model": request.model, "usage": usage})
+    if request.api is Api.COUNT_TOKENS:
+        return _ENCODER.encode({"input_tokens": request.n_prompt_tokens})
+    n_texts = request.n_choices if request.api in (Api.CHAT, Api.COMPLETIONS) else 1
+    if request.value is not None:
+        texts = ["".join(split_tokens(request.value)[: pace.n_output])] * n_texts
     else:
         texts = [make_words(pace.words_from + _CHOICE_OFFSET * index, pace.n_output) for index in range(n_texts)]
-    return AnswerEncoder(ask, name, created_at).encode_whole(texts, pace.reason, pace.n_output * ask.n_choices)
+    return AnswerEncoder(request, name, created_at).encode_whole(texts, pace.reason, pace.n_output * request.n_choices)
 
 
 def _make_vector(digest: int, n_dimensions: int, is_base64: bool) -> list[float] | str:

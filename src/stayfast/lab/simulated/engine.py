@@ -165,7 +165,7 @@ class SimulatedEngine:
         self._advance()
         sequence.has_left = True
         if sequence.joined_at_progress is not None or sequence in self._prefilling:
-            self._released(sequence)
+            self._free_capacity(sequence)
         else:
             self._waiting.remove(sequence)
         self._admit()
@@ -208,7 +208,7 @@ class SimulatedEngine:
                 one.started.set_result(None)
         self._admit()
 
-    def _released(self, sequence: Sequence) -> None:
+    def _free_capacity(self, sequence: Sequence) -> None:
         self.n_kv_free += sequence.kv
         if sequence.joined_at_progress is not None:
             self.n_running -= 1
@@ -252,7 +252,7 @@ class SimulatedEngine:
             if isinstance(entry, Sequence):
                 if not entry.has_left:
                     entry.has_left = True
-                    self._released(entry)
+                    self._free_capacity(entry)
                     if entry.on_end is not None:
                         entry.on_end()
             elif not entry.done():
@@ -304,7 +304,7 @@ class StaticEngine(SimulatedEngine):
             self._n_unfinished = len(batch)
             self._start_prefill(self._batch, len(batch) * max(one.n_prompt for one in batch))
 
-    def _released(self, sequence: Sequence) -> None:
+    def _free_capacity(self, sequence: Sequence) -> None:
         """The slot is padding until the last sequence of the batch has ended."""
         self._n_unfinished -= 1
         if self._n_unfinished:

@@ -109,7 +109,7 @@ def _parse_block(block: PromptBlock, api: Api) -> tuple[Any, str, str]:
     if not isinstance(mark, dict):
         return value, "", ""
     if api is not Api.MESSAGES:
-        return value, "30m", "" if block.role != "assistant" else "a breakpoint cannot stand on what the model said"
+        return value, "30m", "" if block.role != "assistant" else "a breakpoint cannot be in an assistant message"
     if value.get("type") in _UNMARKABLE:
         return value, "5m", f"cache_control cannot be set for {value['type']} blocks"
     if value.get("type") == "text" and not value.get("text"):
@@ -136,8 +136,8 @@ def _prompt_in_steps(prompt: bytes, link: int, fault: str) -> CachedPrompt:
     return CachedPrompt(tuple(links), tokens, kind=links[1] if len(links) > 1 else link, n_end=len(links), fault=fault)
 
 
-LOOK_BACK: Final = 20  # blocks
-EXPLICIT_BESIDE_IMPLICIT: Final = 3
+LOOKBACK_BLOCKS: Final = 20  # blocks
+MAX_EXPLICIT_WITH_IMPLICIT: Final = 3
 HOUR_S: Final = 3600.0
 MINUTE_S: Final = 60.0
 MAX_ENTRIES: Final = 200_000
@@ -176,7 +176,7 @@ Entry = tuple[int, int]  # link and machine
 
 
 class CacheLookup(msgspec.Struct, frozen=True, gc=False):
-    """The result of a look-up, in tokens. `entries`: to be stored when the answer begins, with their time to live."""
+    """The result of a lookup, in tokens. `entries`: to be stored when the answer begins, with their time to live."""
 
     n_read: int = 0
     n_written: int = 0
@@ -195,13 +195,13 @@ class PromptCache:
         self._entries: dict[Entry, tuple[float, float]] = {}  # expiry instant and time to live; least recently used first
         self._rates: dict[int, tuple[int, int]] = {}  # per kind: the minute, and its number of requests
 
-    def look_up(self, prompt: CachedPrompt, n_prompt: int) -> CacheLookup:
-        """Look up a prompt of `n_prompt` tokens, and renew the entries read."""
+    def find_prefix(self, prompt: CachedPrompt, n_prompt: int) -> CacheLookup:
+        """Find the longest cached prefix of a prompt of `n_prompt` tokens, and renew the entries read."""
         rules, machine = self.model.rules, self._pick_machine(prompt)
         if rules == "automatic":
-            return self._look_up_steps(prompt, n_prompt, machine)
+            return self._find_automatic_prefix(prompt, n_prompt, machine)
         marks, links, tokens = self._marks_to_store(prompt), prompt.links, prompt.tokens
-        depth = LOOK_BACK if rules == "anthropic" else len(links)
+        depth = LOOKBACK_BLOCKS if rules == "anthropic" else len(links)
         n_known = max((self._longest_known(prompt, n, depth, machine) for n, _ in marks), default=0)
         cacheable = [(n, keeps_s) for n, keeps_s in marks if tokens[n - 1] >= self.model.min_tokens]
         for n in {n_known, *(n for n, _ in cacheable if n <= n_known)} - {0}:
@@ -230,7 +230,7 @@ class PromptCache:
             return [(n, HOUR_S if ttl == "1h" else self.model.ttl_s) for n, ttl in prompt.marks]
         explicit = [n for n, _ in prompt.marks]
         if not prompt.is_explicit:
-            explicit = explicit[-EXPLICIT_BESIDE_IMPLICIT:] + ([prompt.n_end] if prompt.n_end else [])
+            explicit = explicit[-MAX_EXPLICIT_WITH_IMPLICIT:] + ([prompt.n_end] if prompt.n_end else [])
         return [(n, self.model.ttl_s) for n in sorted(set(explicit))]
 
     def _pick_machine(self, prompt: CachedPrompt) -> int:
@@ -249,7 +249,7 @@ class PromptCache:
         return next((at for at in range(n, max(0, n - depth), -1)
                      if self._entries.get((prompt.links[at - 1], machine), (-inf, 0.0))[0] > now), 0)
 
-    def _look_up_steps(self, prompt: CachedPrompt, n_prompt: int, machine: int) -> CacheLookup:
+    def _find_automatic_prefix(self, prompt: CachedPrompt, n_prompt: int, machine: int) -> CacheLookup:
         n_steps, keeps_s = len(prompt.links), self.model.ttl_s
         n_known = self._longest_known(prompt, n_steps, n_steps, machine)
         n_read = int(n_known / n_steps * n_prompt) // STEP_TOKENS * STEP_TOKENS if n_known else 0

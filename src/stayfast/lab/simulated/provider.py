@@ -50,9 +50,9 @@ class SimulatedCall(CallState):
                  "_pace", "_pieces", "_provider", "_rest", "_rng", "_stall_at", "_whole_began_at", "_whole_ends_at",
                  "fault", "on_end")
 
-    def __init__(self, provider: ProviderState, ask: SimulatedRequest, number: int, received_at: float) -> None:
+    def __init__(self, provider: ProviderState, request: SimulatedRequest, number: int, received_at: float) -> None:
         self._name = f"{provider.tag}{number:08x}"
-        super().__init__(ask, number, f"req_{self._name}", received_at)
+        super().__init__(request, number, f"req_{self._name}", received_at)
         self.fault = _NO_FAULT
         self.on_end: Callable[[], None] | None = None  # called at its end, possibly long after `close`
         self._provider = provider
@@ -194,7 +194,7 @@ class SimulatedCall(CallState):
 
     async def _answer_whole(self, first_at: float, pace: RequestPace) -> SimulatedHead:
         """Wait for the last token; the head and body of a whole answer."""
-        provider, ask, kind = self._provider, self.request, self.fault.kind
+        provider, request, kind = self._provider, self.request, self.fault.kind
         if kind is FaultKind.SILENT:
             self._fault_at = 0
             return SimulatedHead(200, self._whole_headers())
@@ -205,18 +205,18 @@ class SimulatedCall(CallState):
             self._whole_ends_at = provider.clock.now()
         await self._sleep_until(self._whole_ends_at + (self.fault.seconds if kind is FaultKind.STALL else 0.0))
         self._store_prompt()
-        body = encode_whole_body(ask, pace, self._name, int(provider.clock.wall()))
+        body = encode_whole_body(request, pace, self._name, int(provider.clock.wall()))
         if kind in _CUT_SHORT:
             self._n_sent = pace.n_output
             self._rest = [body[: len(body) // 2]]
             self._fault_at = 0
             return SimulatedHead(200, self._whole_headers())
         if kind is FaultKind.IN_BAND:
-            body = msgspec.json.encode(self._error_body(provider.build_fault_error(self.fault, ask)[0]))
+            body = msgspec.json.encode(self._error_body(provider.build_fault_error(self.fault, request)[0]))
         elif kind is FaultKind.MALFORMED:
             body = body[: len(body) // 2]
         head = SimulatedHead(200, self._whole_headers(), body)
-        self._finish(kind.value if kind in _IN_STREAM else "completed", pace.n_output * ask.n_choices)
+        self._finish(kind.value if kind in _IN_STREAM else "completed", pace.n_output * request.n_choices)
         return head
 
     def _store_prompt(self) -> None:
@@ -335,7 +335,7 @@ class Provider(ProviderState):
         super().__init__(name, config, clock)
         self._numbers = count()
 
-    def start_call(self, ask: SimulatedRequest) -> SimulatedCall:
+    def start_call(self, request: SimulatedRequest) -> SimulatedCall:
         """Accept a request. Nothing happens before `wait_head` of the result."""
         now = self.clock.now()
         counts = self.counts
@@ -345,4 +345,4 @@ class Provider(ProviderState):
         if counts.first_at is None:
             counts.first_at = now
         counts.last_at = now
-        return SimulatedCall(self, ask, next(self._numbers) if ask.number is None else ask.number, now)
+        return SimulatedCall(self, request, next(self._numbers) if request.number is None else request.number, now)

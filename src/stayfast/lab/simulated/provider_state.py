@@ -39,8 +39,8 @@ class CallState:
     __slots__ = ("cache_lookup", "charge", "ended_at", "n_after_hangup", "n_generated", "number", "outcome", "received_at",
                  "request", "request_id", "sequence")
 
-    def __init__(self, ask: SimulatedRequest, number: int, request_id: str, received_at: float) -> None:
-        self.request = ask
+    def __init__(self, request: SimulatedRequest, number: int, request_id: str, received_at: float) -> None:
+        self.request = request
         self.number = number
         self.request_id = request_id  # the provider's own id, in headers and errors
         self.received_at = received_at
@@ -171,26 +171,26 @@ class ProviderState:
 
     def admit(self, call: CallState, regime: Regime, now: float) -> VendorError | None:
         """Admit a request and charge the quota, or return the error to answer."""
-        ask = call.request
+        request = call.request
         if regime.error_rate and self.dice.for_errors(call.number).random() < regime.error_rate:
-            return overloaded_error(self.numbers.vendor, ask.api)
-        if ask.prompt is not None and ask.prompt.fault:
-            return error_for_status(BAD_REQUEST)._replace(message=ask.prompt.fault, text=ask.prompt.fault)
+            return overloaded_error(self.numbers.vendor, request.api)
+        if request.prompt is not None and request.prompt.fault:
+            return error_for_status(BAD_REQUEST)._replace(message=request.prompt.fault, text=request.prompt.fault)
         lookup = NO_LOOKUP
-        if self.prompt_cache is not None and ask.prompt is not None:
-            lookup = self.prompt_cache.look_up(ask.prompt, ask.n_prompt_tokens)
+        if self.prompt_cache is not None and request.prompt is not None:
+            lookup = self.prompt_cache.find_prefix(request.prompt, request.n_prompt_tokens)
         if self._meter is not None:
-            most = ask.max_output_tokens if ask.api.can_stream else 0
-            n_charged = ask.n_prompt_tokens - (lookup.n_read if self.numbers.vendor == "anthropic" else 0)
-            charged = self._meter.charge(n_charged, most, ask.model, now)
+            most = request.max_output_tokens if request.api.can_stream else 0
+            n_charged = request.n_prompt_tokens - (lookup.n_read if self.numbers.vendor == "anthropic" else 0)
+            charged = self._meter.charge(n_charged, most, request.model, now)
             if isinstance(charged, VendorError):
                 return charged
             call.charge = charged
-        if ask.prompt is not None:
+        if request.prompt is not None:
             call.cache_lookup = lookup
-            call.request = msgspec.structs.replace(ask, n_cached_tokens=lookup.n_read, n_written_tokens=lookup.n_written,
+            call.request = msgspec.structs.replace(request, n_cached_tokens=lookup.n_read, n_written_tokens=lookup.n_written,
                                                     n_written_1h_tokens=lookup.n_written_1h)
-        counts, cache, n_prompt = self.counts, self.config.prompt_cache, ask.n_prompt_tokens
+        counts, cache, n_prompt = self.counts, self.config.prompt_cache, request.n_prompt_tokens
         counts.n_tokens_prompted += n_prompt
         counts.n_tokens_cached += lookup.n_read
         counts.n_tokens_written += lookup.n_written + lookup.n_written_1h
@@ -226,13 +226,13 @@ class ProviderState:
     def list_limits(self) -> list[VendorLimit]:
         return self._meter.list_limits(self.clock.now()) if self._meter is not None else []
 
-    def build_fault_error(self, fault: FaultRule, ask: SimulatedRequest) -> tuple[VendorError, list[VendorLimit]]:
+    def build_fault_error(self, fault: FaultRule, request: SimulatedRequest) -> tuple[VendorError, list[VendorLimit]]:
         """The error of a fault rule, and the limits in its headers; for a rate limit error the first limit is exhausted."""
         limits, again_s = self.list_limits(), fault.retry_after_s
         if fault.status != RATE_LIMITED or fault.code not in ("", "rate_limit_exceeded"):
             return error_for_status(fault.status, fault.code, again_s), limits
         limits = exhaust_first_limit(limits, again_s)
-        return rate_limit_error(limits[0], 1, ask.model, again_s), limits
+        return rate_limit_error(limits[0], 1, request.model, again_s), limits
 
     def build_headers(self, call: CallState, limits: list[VendorLimit] | None = None) -> Headers:
         """The vendor's headers of any answer, with the limits (None: the current ones)."""

@@ -58,10 +58,11 @@ class Simulated:
         session = dict(call.headers).get("x-session-id")
         number = self.number_of(call) if self.number_of is not None else None
         is_stream = request.stream or (call.prefers_stream and can_collect_stream(request))
-        ask = to_simulated_request(msgspec.structs.replace(request, stream=is_stream), model=call.model, number=number,
+        simulated_request = to_simulated_request(msgspec.structs.replace(request, stream=is_stream), model=call.model,
+                                                 number=number,
                                    session=session,
                      include_usage=True, has_blocks=self.provider.caches_prompts, cache_rules=self.provider.cache_rules)
-        answering = self.provider.start_call(ask)
+        answering = self.provider.start_call(simulated_request)
         if call.sending is not None:
             call.sending.has_started = True
         try:

@@ -59,16 +59,17 @@ class RequestPace(msgspec.Struct, gc=False):
     words_from: int
 
 
-def draw_timing(config: ProviderConfig, numbers: Preset, ask: SimulatedRequest, rng: Random, *, luck: float | None,
+def draw_timing(config: ProviderConfig, numbers: Preset, request: SimulatedRequest, rng: Random, *, luck: float | None,
          regime: Regime) -> RequestPace:
     """Draw the timing of a request. `luck`: shared by its session, selects body or tail; None: its own."""
     own_luck = rng.random()
     ttft_s = numbers.ttft.draw(rng, own_luck if luck is None else luck)
-    ttft_s *= regime.ttft_factor * (1 + (ask.n_prompt_tokens - ask.n_cached_tokens) * config.prefill_per_token)
-    if not ask.api.can_stream:
-        return RequestPace(ttft_s * (config.embedding_share if ask.api is Api.EMBEDDINGS else 0.0), 0, "stop", 1.0, NEVER,
+    ttft_s *= regime.ttft_factor * (1 + (request.n_prompt_tokens - request.n_cached_tokens) * config.prefill_per_token)
+    if not request.api.can_stream:
+        return RequestPace(ttft_s * (config.embedding_share if request.api is Api.EMBEDDINGS else 0.0), 0, "stop", 1.0,
+                           NEVER,
                            1.0, 0)
-    n_output, reason = _draw_length(config, ask, rng)
+    n_output, reason = _draw_length(config, request, rng)
     sag = config.slowdown
     slow_from = NEVER
     if sag.share and rng.random() < sag.share:
@@ -78,20 +79,20 @@ def draw_timing(config: ProviderConfig, numbers: Preset, ask: SimulatedRequest, 
                        int(rng.random() * N_WORDS))
 
 
-def _draw_length(config: ProviderConfig, ask: SimulatedRequest, rng: Random) -> tuple[int, Reason]:
+def _draw_length(config: ProviderConfig, request: SimulatedRequest, rng: Random) -> tuple[int, Reason]:
     """Tokens of the answer, and its finish reason."""
-    most = ask.max_output_tokens
-    if ask.value is not None:
-        n_output = max(1, -(-len(ask.value) // CHARACTERS_A_TOKEN))
-    elif ask.n_output is not None:
-        n_output = ask.n_output
+    most = request.max_output_tokens
+    if request.value is not None:
+        n_output = max(1, -(-len(request.value) // CHARACTERS_A_TOKEN))
+    elif request.n_output is not None:
+        n_output = request.n_output
     elif config.fills_max_tokens and most is not None:
         n_output = most
     else:
         lengths = config.output
         n_output = min(lengths.max, max(1, round(lengths.median * exp(lengths.sigma * rng.gauss()))))
     if most is not None and n_output >= most:
-        return most, "length" if n_output > most or ask.value is None else "stop"
+        return most, "length" if n_output > most or request.value is None else "stop"
     return n_output, "stop"
 
 

@@ -148,7 +148,7 @@ def _random_vector(text: str) -> "Floats":
     return unit
 
 
-async def ask_echo(gateway: Gateway, request: Request, arrival: Arrival) -> Echoed:
+async def send_to_echo(gateway: Gateway, request: Request, arrival: Arrival) -> Echoed:
     """Send a request, and read its whole answer."""
     reply = await gateway.serve(request, arrival)
     body = await read_body(reply)

@@ -273,8 +273,8 @@ class DeskProvider(Provider):
         self._n_calls += 1
         return self._n_calls
 
-    def ask(self, ask: SimulatedRequest) -> SimulatedCall:
-        return super().start_call(msgspec.structs.replace(ask, value=self._answer))
+    def start_call(self, request: SimulatedRequest) -> SimulatedCall:
+        return super().start_call(msgspec.structs.replace(request, value=self._answer))
 
 
 class _DeskSite(SimulatorApp):
@@ -285,12 +285,13 @@ class _DeskSite(SimulatorApp):
                          SystemClock(), _report)
         self._articles = articles
 
-    def _ask(self, connection: ServerConnection[SimRequest], request: SimRequest, name: str,
+    def _start_answer(self, connection: ServerConnection[SimRequest], request: SimRequest, name: str,
              api: Api) -> Coroutine[Any, Any, None]:
         provider = self._providers[name]
-        ask = to_simulated_request(decode(api, request.body), cache_rules=provider.cache_rules)
+        simulated_request = to_simulated_request(decode(api, request.body), cache_rules=provider.cache_rules)
         answer = render_answer(self._articles[parse_question(request.body)])
-        return AnswerRun(provider, msgspec.structs.replace(ask, value=answer), connection, request, self._state).run()
+        return AnswerRun(provider, msgspec.structs.replace(simulated_request, value=answer), connection, request,
+                         self._state).run()
 
 
 def _report(error: BaseException) -> None:
@@ -443,7 +444,7 @@ class _VisitPrompts(Prompts):
         self._visits = visits
         self._first = first
 
-    def dialogue(self, shot: Shot) -> list[tuple[str, str]]:
+    def messages(self, shot: Shot) -> list[tuple[str, str]]:
         return [("user", self._prompts.message(self._visits[(self._first + shot.number) % len(self._visits)]))]
 
 

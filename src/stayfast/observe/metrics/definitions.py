@@ -19,7 +19,7 @@ MAX_STEP_NAMES = 64
 NO_ROUTE = "none"
 
 _WHERE = ("route", "upstream")
-_WHO = ("route", "upstream", "outcome")
+_REQUEST_LABELS = ("route", "upstream", "outcome")
 
 
 class Family(NamedTuple):
@@ -78,11 +78,13 @@ TURN_STEPS = _counter("turn_steps", "Steps of served turns, by result.", "upstre
 TURN_THREADS = _gauge("turn_threads", "Threads of plain functions in turns: active, or abandoned by their step.", "state")
 LOST = _counter("telemetry_lost", "Log lines and spans dropped because their reader was too slow.", "kind")
 
-TTFT = Family("stayfast_ttft_seconds", "histogram", "Accept to first content token.", _WHO, LATENCY_BOUNDS_S, "ttft")
-USABLE = Family("stayfast_usable_seconds", "histogram", "Accept to first token of a stream, or end of a whole answer.", _WHO,
+TTFT = Family("stayfast_ttft_seconds", "histogram", "Accept to first content token.", _REQUEST_LABELS, LATENCY_BOUNDS_S,
+              "ttft")
+USABLE = Family("stayfast_usable_seconds", "histogram", "Accept to first token of a stream, or end of a whole answer.",
+                _REQUEST_LABELS,
                 LATENCY_BOUNDS_S, "usable")
-E2E = Family("stayfast_e2e_seconds", "histogram", "Accept to last byte.", _WHO, LATENCY_BOUNDS_S, "e2e")
-TPOT = Family("stayfast_tpot_seconds", "histogram", "Time per token after the first.", _WHO, GAP_BOUNDS_S, "tpot")
+E2E = Family("stayfast_e2e_seconds", "histogram", "Accept to last byte.", _REQUEST_LABELS, LATENCY_BOUNDS_S, "e2e")
+TPOT = Family("stayfast_tpot_seconds", "histogram", "Time per token after the first.", _REQUEST_LABELS, GAP_BOUNDS_S, "tpot")
 GAP = Family("stayfast_gap_seconds", "histogram", "Time between chunks of running answers.", _WHERE, GAP_BOUNDS_S, "gap")
 QUEUE_WAIT = Family("stayfast_queue_wait_seconds", "histogram", "Accept to start of processing.", ("route",), OWN_BOUNDS_S)
 OVERHEAD = Family("stayfast_overhead_seconds", "histogram", "Time to first token without an attempt in progress.",

@@ -68,7 +68,7 @@ class AdmissionRejected(Exception):
 
 
 class QueueOutlook(msgspec.Struct, frozen=True):
-    """What the queue knows of what is behind it, and of other processes."""
+    """What the queue knows about the upstreams and about other processes."""
 
     predict_ttft_s: Callable[[AdmissionRequest], float | None] | None = None  # of one request; returns None if not known
     n_held: Callable[[], int] | None = None  # admitted requests that wait at the limits of their upstreams

@@ -56,8 +56,8 @@ class Tenant:
         return n_input, (self.usual_output if most is None else most) * request.n_choices
 
     def most_cost_usd(self, request: Request, n_input: float, dearest: Prices) -> float:
-        """What a request may come to, at these prices: with all that it lets be written, or an answer as long as any of
-        late. No less than is usual, for what no estimate sees, and that alone where nothing has a price.
+        """The maximum cost of a request at these prices, with its longest allowed answer, or one as long as the longest
+        recent answer. At least the usual cost, because the estimate is incomplete; without a price, exactly the usual cost.
         """
         price = price_of(dearest, request.model)
         if price is None:

@@ -1,1 +1,1 @@
-"""One call to one upstream, what a route knows of second calls, and the probe that is one."""
+"""Attempts: one call to one upstream, the plans for hedges, and probes."""

@@ -29,7 +29,7 @@ PAYMENT_REQUIRED, FORBIDDEN, NOT_FOUND, TOO_MANY = 402, 403, 404, 429
 OF_THE_REQUEST_TOO = (PAYMENT_REQUIRED, FORBIDDEN)  # or the request's fault: too many tokens, a moderated prompt
 REPEATS = "x-stainless-retry-count"
 FIRST, HEDGE, RETRY, FALLBACK, RESCUE = "first", "hedge", "retry", "fallback", "rescue"  # why an attempt is made
-MAX_NAME, MAX_WORD = 128, 64  # characters kept in events of texts that a client or an upstream chose
+MAX_NAME, MAX_WORD = 128, 64  # characters of a client's or upstream's text in events
 
 
 def is_sdk_retry(headers: Sequence[tuple[str, str]]) -> bool:

@@ -25,7 +25,7 @@ from stayfast.policy.resilience.retry_budget import RetryBudget
 REFRESHED_S = 1.0  # maximum age of a plan: making one takes 0.1 ms, choosing its share 0.4 ms
 MAX_KINDS = 1000  # combinations of upstream and prompt size
 N_SIZES = 128  # half octaves of a body's bytes
-MAX_TOLD = 20  # kinds that /debug/state lists
+MAX_LISTED_KINDS = 20  # kinds that /debug/state lists
 FEW = 100  # samples; with fewer, samples of neighbouring sizes are used, too
 SMOOTHING = 0.25  # maximum step of the share towards the one that was chosen last
 MEAN_OVER_S = 60.0  # the window of the budget
@@ -132,7 +132,7 @@ class Hedging:
         return found
 
     def late_streak(self, upstream: str, *, is_whole: bool) -> LateStreak:
-        """The record that says whether an upstream is slow now."""
+        """The record of late attempts, which decides whether an upstream is slow now."""
         found = self._lately.get((upstream, is_whole))
         if found is None:
             self._lately[upstream, is_whole] = found = LateStreak(self.config.max_share)
@@ -154,7 +154,7 @@ class Hedging:
                  "quantile": kind.plan.quantile, "known": kind.plan.n,
                  "usual_ttft_ms": round(kind.plan.usual_s * 1e3, 3) if kind.plan.usual_s < inf else None,
                  "share": round(kind.share, 4), "why_never": kind.plan.why_never or None}
-                for (upstream, second, is_whole, size), kind in newest[:MAX_TOLD]]
+                for (upstream, second, is_whole, size), kind in newest[:MAX_LISTED_KINDS]]
 
     def _refresh(self, kind: _Kind, key: tuple[str, str, bool, int], now: float) -> None:
         upstream, second, is_whole, size = key

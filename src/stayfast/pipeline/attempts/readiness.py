@@ -32,10 +32,10 @@ class ProbeConfig:
     connect_s: float = 5.0
     base_s: float = 0.25
     cap_s: float = 30.0
-    look_every_s: float = 5.0  # between two checks whether a proven upstream has become unproven
+    check_every_s: float = 5.0  # between two checks whether a proven upstream has become unproven
 
     def __post_init__(self) -> None:
-        if min(self.timeout_s, self.connect_s, self.base_s, self.look_every_s) <= 0 or self.cap_s < self.base_s:
+        if min(self.timeout_s, self.connect_s, self.base_s, self.check_every_s) <= 0 or self.cap_s < self.base_s:
             raise ValueError("probe times must be more than 0, and cap_s at least base_s")
 
 
@@ -63,14 +63,14 @@ class Prober:
     async def _keep_proven(self, member: UpstreamState, model: str) -> None:
         n_failed = 0
         while True:
-            if member.is_proven or await self._ask(member, model):
+            if member.is_proven or await self._probe(member, model):
                 n_failed = 0
-                await asyncio.sleep(self._config.look_every_s)
+                await asyncio.sleep(self._config.check_every_s)
                 continue
             n_failed += 1
             await asyncio.sleep(backoff_s(n_failed, self._config.base_s, self._config.cap_s, self._rng))
 
-    async def _ask(self, member: UpstreamState, model: str) -> bool:
+    async def _probe(self, member: UpstreamState, model: str) -> bool:
         body = msgspec.json.encode({"model": model, "messages": [{"role": "user", "content": "Hi"}], "stream": True})
         deadline = Deadline(self._clock.now() + self._config.timeout_s)
         call = Call(decode(Api.CHAT, body), model, "req_probe", deadline, self._config.connect_s)

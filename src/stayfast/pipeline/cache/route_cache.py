@@ -1,4 +1,4 @@
-"""What the cache of one route is made of, and what it has to say of a request."""
+"""The parts of one route's cache, and the result of one lookup."""
 
 import msgspec
 
@@ -9,20 +9,22 @@ from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.stores.base import Store
 from stayfast.wire.canonical import identity_bytes
 
-MAX_SAID = 1024  # tenants whose names are kept as they are digested
+MAX_IDENTITIES = 1024  # encoded identities in memory
 
 
 class CacheResult(msgspec.Struct, frozen=True, gc=False):
-    """What became of one look-up: hit, semantic, miss, coalesced or bypass, with its reason in a word or two of ours."""
+    """The result of one lookup: hit, semantic, miss, coalesced or bypass. why: the reason of a bypass, one of a few fixed
+    words.
+    """
 
     result: str
     age_s: float | None = None  # of the answer that was found
     why: str = ""
     saved_usd: float | None = None  # what the answer had cost
-    likeness: tuple[float, float] | None = None  # of the question that a semantic hit was made for: cosine, p
+    likeness: tuple[float, float] | None = None  # of a semantic hit: cosine and p of the other question
 
     def header(self, key: bytes | None = None) -> str:
-        """As the client is told: `hit; kind=exact; age=12; key=6b...`. key: of the answer that was found."""
+        """The value of `x-cache`: `hit; kind=exact; age=12; key=6b...`. key: of the answer found."""
         if self.result == "miss":
             return "miss; kind=exact"
         if self.result == "bypass":
@@ -42,9 +44,9 @@ class RouteCache:
 
     def __init__(self, config: CacheConfig, origin: str, store: Store, semantic: SemanticCache | None = None, *,
                  prices: Prices | None = None, model: str | None = None, renewing: set[bytes] | None = None) -> None:
-        """origin: everything that decides an answer and is in no request: the route, its upstreams, their models, the epoch.
-        prices, model: of the route's first upstream, for the price of a hit; model: None: as the client names it. renewing:
-        keys of the calls that are made in the background.
+        """origin: everything that determines an answer and is in no request: the route, its upstreams, their models, the
+        epoch. prices, model: of the route's first upstream, for the price of a hit; model: None: as the client names it.
+        renewing: keys of the calls that are made in the background.
         """
         self.config = config
         self.keep_s = config.storage_s  # how long an answer may be returned
@@ -54,20 +56,20 @@ class RouteCache:
         self._prices = prices or {}
         self._model = model
         self.refreshing: set[bytes] = set() if renewing is None else renewing
-        self.identities: dict[tuple[str | None, Api], bytes] = {}  # what `identity_of` has said
+        self.identities: dict[tuple[str | None, Api], bytes] = {}  # results of `identity_of`
 
     def identity_of(self, tenant: str | None, api: Api) -> bytes:
-        """What decides an answer, stands in no body, and is the same for all of a tenant's requests: canonical JSON."""
+        """What determines an answer besides the body, the same for all requests of a tenant to an API: canonical JSON."""
         client = tenant, api
         identity = self.identities.get(client)
         if identity is None:
-            if len(self.identities) >= MAX_SAID:
+            if len(self.identities) >= MAX_IDENTITIES:
                 self.identities.clear()
             identity = self.identities[client] = identity_bytes(tenant, self.origin, api)
         return identity
 
     def worth_usd(self, usage: Usage | None, model: str) -> float | None:
-        """What an answer of so many tokens costs; None: no price is set, or its usage is not known."""
+        """The price of an answer with this usage; None: no price is set, or the usage is unknown."""
         price = price_of(self._prices, self._model or model)
         return price.cost_usd(usage) if price is not None and usage is not None else None
 

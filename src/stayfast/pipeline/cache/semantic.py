@@ -1,12 +1,12 @@
-"""The semantic cache of one route: finds answers to questions that mean the same, and learns how far to trust that.
+"""The semantic cache of one route: finds answers to questions with the same meaning, and learns how reliable they are.
 
-    find       within the scope: is the question eligible, embedded in time, near others, and do these agree on one answer
-               with enough certainty? Each step can only turn a hit into a miss; a miss has a reason
-    answered   the question got an answer of its own (after a miss, or to audit a hit): in the background it is compared with
-               the neighbours' answers. That labels the lookup, and adds the question to the index
+    find           within the scope: is the question eligible, embedded in time and near others, and do these agree on one
+                   answer with enough certainty? Each step can only turn a hit into a miss; each miss has a reason
+    learn_answer   the question got its own answer (after a miss, or to audit a hit): in the background, the cache compares
+                   it with the neighbours' answers. The result labels the lookup, and the question is added to the index
 
-An answer that the store has lost or purged is forgotten at the next lookup, unless the store cannot be reached. An empty
-scope costs no embedding. All labels come from `Sameness`: whether two answers are equivalent.
+If the store has lost or purged an answer, the next lookup removes it from the index, unless the store cannot be reached. A
+lookup in an empty scope needs no embedding. All labels come from `Sameness`: whether two answers are equivalent.
 """
 
 import asyncio
@@ -44,9 +44,9 @@ from stayfast.wire.stored_answer import read_stored_text
 if TYPE_CHECKING:
     from stayfast.stores.embedder import Floats
 
-N_SHORT_WORDS = 40  # of an answer whose every word counts that has an opposite; of longer ones numbers, names and "not" do
-MAX_CHARS = 4000  # longer ones are the same to the letter or not at all: nobody here reads their end
-_MARKER: Final = re.compile(r"(?m)^\s*\d{1,2}[.)]\s")  # of a list, and no figure
+N_SHORT_WORDS = 40  # up to this length opposites make answers different; in longer ones only numbers, names and "not" do
+MAX_CHARS = 4000  # longer answers are equivalent only if they are identical: the embedder does not read their end
+_MARKER: Final = re.compile(r"(?m)^\s*\d{1,2}[.)]\s")  # the number of a list item, which is no figure
 
 
 class Sameness(Protocol):
@@ -57,13 +57,12 @@ class Sameness(Protocol):
 
 
 class ByMeaning:
-    """The same words; or a cosine of at least `least`, and nothing that tells them apart.
+    """Two answers are equivalent if they have the same words, or a cosine of at least `least` and no difference that counts.
 
-    Numbers, negation, names and order tell answers of any length apart, and so do other words in one and the same text: of
-    a form that was filled in twice a vector has hardly more than the form. Opposites tell short ones apart. Where it errs it
-    shall find answers different that are the same: that costs hits, the other way round costs the truth of the error
-    figure. So there is no "cannot tell" for a hard case: what is left out because it is hard would be the wrong ones. Of the
-    meaning of a long answer it reads the beginning, as far as the embedder does.
+    Numbers, negation, names and word order make answers of any length different. So do different words in the same template,
+    because the vectors of two filled-in forms are nearly equal. Opposites make short answers different. In doubt, answers
+    count as different: this error costs hits, the opposite error would falsify the error figure. A hard case is never
+    "unknown", because the hard cases are those that are wrong. The embedder reads only the beginning of a long answer.
     """
 
     __slots__ = ("_embedding", "_least")
@@ -77,13 +76,13 @@ class ByMeaning:
             return True
         if max(len(one), len(other)) > MAX_CHARS:
             return False
-        ones, others = parse_wording(_MARKER.sub("", one)), parse_wording(_MARKER.sub("", other))
-        if ones.words == others.words:
+        first, second = parse_wording(_MARKER.sub("", one)), parse_wording(_MARKER.sub("", other))
+        if first.words == second.words:
             return True
-        why = find_difference(ones, others)
-        if why and (why != "opposites" or max(len(ones.words), len(others.words)) <= N_SHORT_WORDS):
+        why = find_difference(first, second)
+        if why and (why != "opposites" or max(len(first.words), len(second.words)) <= N_SHORT_WORDS):
             return False
-        if shares_template(ones, others):
+        if shares_template(first, second):
             return False
         if self._embedding.background is None:
             return None
@@ -95,36 +94,36 @@ class ByMeaning:
 
 
 class Verifier(Protocol):
-    """Looks once more at a hit that is about to be given; whatever goes wrong is a no. Its time is the look-up's."""
+    """Checks a hit before it is returned. A failure counts as a no. It must end within the time of the lookup."""
 
     async def is_right_answer(self, question: str, answer: str) -> bool:
-        """Whether an answer that was made for another question is one to this."""
+        """Whether an answer that was made for another question also answers this one."""
 
 
 N_COMPARED = 5  # answers of neighbours that a new one is compared with
 MAX_BYTES_A_CHAR = 4
-MAX_PENDING = 64  # answers that wait to be compared; with more, the newest teaches nothing
+MAX_PENDING = 64  # answers that wait for their comparison; beyond it, the newest is not compared
 _CONVERSATIONS = frozenset((Api.CHAT, Api.MESSAGES, Api.RESPONSES))
 
 
 class SemanticQuery(Struct, eq=False):
     """A question, and the state of its lookup."""
 
-    embedding: Embedders  # that made the vectors; a reload may bring another
+    embedding: Embedders  # computed the vectors; a reload may replace it
     scope: bytes
     tenant: str | None
     text: str
     wording: Wording
-    row: "Floats | None" = None  # None: no time, or nothing near
+    row: "Floats | None" = None  # None: not embedded
     neighbours: list[Neighbour] = []
     judgement: Judgement | None = None
     was_given: bool = False  # a neighbour's answer was returned, and is audited
 
 
 class SemanticHit(Struct, frozen=True):
-    """A hit: the answer to another question. is_audited: the question's own answer is to be made as well."""
+    """A hit: the answer to another question. is_audited: the question's own answer is made, too."""
 
-    key: bytes  # of that question, under which the answer is stored
+    key: bytes  # in the store, of the other question
     answer: CachedAnswer
     cosine: float
     p: float
@@ -150,28 +149,28 @@ class SemanticStats(Struct, frozen=True):
 
 
 class SemanticCache:
-    """Belongs to one loop; learns in Tasks of its own."""
+    """The semantic cache of one route. Belongs to one loop; learns in background tasks."""
 
     def __init__(self, config: SemanticConfig, route: str, *, store: Store, embedding: Embedders,
                  index: Callable[[int], Index], sameness: Sameness, verifier: Verifier | None, clock: Clock, rng: Random,
                  sink: Sink, is_ready: bool = True) -> None:
-        """is_ready: False: its log is still to be read."""
+        """is_ready: False: its log must be read first."""
         self.config = config
         self._fixed = FixedThreshold(config.threshold) if config.threshold is not None else None
-        self.learning = Learning(config.calibration_config())  # of labels; with a fixed threshold there are none
+        self.learning = Learning(config.calibration_config())  # with a fixed threshold there are no labels
         self._route = route
         self._store = store
         self.embedding = embedding
         self.index = SemanticIndex(config.max_questions, index)
         self.sameness = sameness
-        self.verifier = verifier  # None: what was judged good enough is
+        self.verifier = verifier  # None: hits are not verified
         self._clock = clock
         self._rng = rng
         self._sink = sink
         self._lexicon = LEXICONS[config.eligible.language]
         self.is_ready = is_ready
         self._tasks = BackgroundTasks()
-        self._one_by_one = asyncio.Lock()  # learning two equal answers at once would add both
+        self._one_by_one = asyncio.Lock()  # otherwise two equal answers, learned at once, would both be added
 
     def configure(self, config: SemanticConfig, verifier: Verifier | None) -> bool:
         """Take new settings. False, and nothing has changed, if what was learned is useless with them: another judge,
@@ -213,68 +212,68 @@ class SemanticCache:
         if len(canonical_request.question) > MAX_BYTES_A_CHAR * self.config.eligible.max_chars:
             return "long", None  # before it is parsed
         text = canonical_request.question.decode()
-        read = parse_wording(text, self._lexicon)
-        why = exclusion_reason(text, read, self.config.eligible, self.config.semantic_ttl_s)
+        wording = parse_wording(text, self._lexicon)
+        why = exclusion_reason(text, wording, self.config.eligible, self.config.semantic_ttl_s)
         if why:
             return why, None
-        asking = SemanticQuery(self.embedding, scope, tenant, text, read)
+        query = SemanticQuery(self.embedding, scope, tenant, text, wording)
         if not self.is_ready or self.embedding.foreground is None:
-            return "not_ready", asking
+            return "not_ready", query
         if scope not in self.index.scopes:
-            return "no_neighbour", asking
+            return "no_neighbour", query
         try:
             async with asyncio.timeout_at(until):
-                why = await self._look_up(asking, until)
+                why = await self._judge_query(query, until)
                 if why:
-                    return why, None if why == "long" else asking
-                found = await self._take(asking, request, max_age_s, until)
+                    return why, None if why == "long" else query
+                found = await self._fetch_hit(query, request, max_age_s, until)
         except TimeoutError:
-            return "timeout", asking
-        return (found, asking) if isinstance(found, str) else ("", found)
+            return "timeout", query
+        return (found, query) if isinstance(found, str) else ("", found)
 
-    async def _look_up(self, asking: SemanticQuery, until: float) -> str:
+    async def _judge_query(self, query: SemanticQuery, until: float) -> str:
         """Find the neighbours and judge; returns the reason of a miss, or an empty text."""
         embedder = self.embedding.foreground
         if embedder is None:
             return "not_ready"
-        if not embedder.is_whole(asking.text):
+        if not embedder.is_whole(query.text):
             return "long"
         if not embedder.can_embed_within(until - self._clock.now()):
             return "no_time"
         try:
-            asking.row = (await embedder.embed([asking.text]))[0]
+            query.row = (await embedder.embed([query.text]))[0]
         except NoEmbedder:
             return "failed"
-        return self._judge(asking).why
+        return self._judge(query).why
 
-    def _judge(self, asking: SemanticQuery) -> Judgement:
+    def _judge(self, query: SemanticQuery) -> Judgement:
         """Judge a question with a vector by its neighbours."""
-        indexed = self.index.scopes.get(asking.scope)
-        if indexed is None or asking.row is None:  # its last question was evicted meanwhile
+        indexed = self.index.scopes.get(query.scope)
+        if indexed is None or query.row is None:  # the last question of the scope was evicted meanwhile
             return Judgement("no_neighbour")
-        asking.neighbours = self.index.find_neighbours(asking.scope, asking.row)
-        judged = judge_question(asking.wording, asking.neighbours, indexed.votes, self.rule_of(asking.tenant), self._lexicon)
-        asking.judgement = reject_new_words(judged, asking.wording, indexed.votes, self.config.new_word_cosine,
+        query.neighbours = self.index.find_neighbours(query.scope, query.row)
+        judged = judge_question(query.wording, query.neighbours, indexed.votes, self.rule_of(query.tenant), self._lexicon)
+        query.judgement = reject_new_words(judged, query.wording, indexed.votes, self.config.new_word_cosine,
                                             self._lexicon)
-        return asking.judgement
+        return query.judgement
 
-    async def _take(self, asking: SemanticQuery, request: Request, max_age_s: float, until: float) -> SemanticHit | str:
+    async def _fetch_hit(self, query: SemanticQuery, request: Request, max_age_s: float, until: float) -> SemanticHit | str:
         """The judged answer, if it is stored, fresh, and the verifier agrees; else the reason of a miss."""
-        judgement = asking.judgement
+        judgement = query.judgement
         assert judgement is not None
         assert judgement.nearest is not None
         answer = judgement.nearest.answer
-        key, stored = await self._read_stored(asking.scope, answer, until)
+        key, stored = await self._read_stored(query.scope, answer, until)
         if stored is None:
-            asking.judgement = None  # there is nothing to compare with
+            query.judgement = None  # there is nothing to compare with
             return "gone"
         if age_of(stored.kept_at, self._clock.wall()) > min(max_age_s, self.config.semantic_ttl_s):
             return "old"
-        if self.verifier is not None and not await self.verifier.is_right_answer(asking.text, read_stored_text(request,
+        if self.verifier is not None and not await self.verifier.is_right_answer(query.text, read_stored_text(request,
                                                                                                                stored.body)):
             return "refused"
-        asking.was_given = self._rng.random() < self.config.audit_share
-        return SemanticHit(key, stored, judgement.nearest.cosine, judgement.p, asking, asking.was_given)
+        query.was_given = self._rng.random() < self.config.audit_share
+        return SemanticHit(key, stored, judgement.nearest.cosine, judgement.p, query, query.was_given)
 
     async def _read_stored(self, scope: bytes, answer: int, until: float) -> tuple[bytes, CachedAnswer | None]:
         """The key of an answer, and the stored answer. An answer that the store has lost is forgotten."""
@@ -282,81 +281,81 @@ class SemanticCache:
         key = indexed.keys.get(answer, b"") if indexed is not None else b""
         if not key:
             return key, None
-        stored, is_known = await self._store.look_up(key, until)
+        stored, is_known = await self._store.find(key, until)
         if stored is None and is_known:
             self.index.forget_answer(scope, answer)
         return key, stored
 
-    def note_audit_started(self, asking: SemanticQuery) -> None:
+    def note_audit_started(self, query: SemanticQuery) -> None:
         """The question's own answer is being made, to audit the hit."""
-        self.learning.note_audit_started(asking.tenant)
+        self.learning.note_audit_started(query.tenant)
         self.count("audit_started")
 
-    def learn_answer(self, asking: SemanticQuery, request: Request, key: bytes, stored: CachedAnswer) -> None:
+    def learn_answer(self, query: SemanticQuery, request: Request, key: bytes, stored: CachedAnswer) -> None:
         """The question's own answer is stored under `key`: learn from it, in the background."""
-        if len(self._tasks) < MAX_PENDING and asking.embedding is self.embedding:
-            self._tasks.spawn(self._learn(asking, request, key, stored))
+        if len(self._tasks) < MAX_PENDING and query.embedding is self.embedding:
+            self._tasks.spawn(self._learn(query, request, key, stored))
 
-    def learn_unstorable(self, asking: SemanticQuery) -> None:
+    def learn_unstorable(self, query: SemanticQuery) -> None:
         """The question's own answer is whole, but must not be stored (a tool call, a filtered answer): so no neighbour's
         answer was right.
         """
-        judgement = asking.judgement
+        judgement = query.judgement
         if judgement is not None and judgement.nearest is not None and judgement.features:
-            self._label(asking, judgement.nearest.answer, judgement, is_right=False)
+            self._record_label(query, judgement.nearest.answer, judgement, is_right=False)
 
-    async def _learn(self, asking: SemanticQuery, request: Request, key: bytes, stored: CachedAnswer) -> None:
+    async def _learn(self, query: SemanticQuery, request: Request, key: bytes, stored: CachedAnswer) -> None:
         async with self._one_by_one:
-            if asking.row is None:
+            if query.row is None:
                 embedder = self.embedding.background
-                if embedder is None or not self.is_ready or not embedder.is_whole(asking.text):
+                if embedder is None or not self.is_ready or not embedder.is_whole(query.text):
                     return
                 try:
-                    asking.row = (await embedder.embed([asking.text]))[0]
+                    query.row = (await embedder.embed([query.text]))[0]
                 except NoEmbedder:
                     return
-            if asking.judgement is None:
-                self._judge(asking)
-            answer = await self._same_as(asking, request, read_stored_text(request, stored.body))
-            self._keep(asking, asking.row, answer, key)
+            if query.judgement is None:
+                self._judge(query)
+            answer = await self._find_same_answer(query, request, read_stored_text(request, stored.body))
+            self._add_question(query, query.row, answer, key)
 
-    async def _same_as(self, asking: SemanticQuery, request: Request, text: str) -> int | None:
+    async def _find_same_answer(self, query: SemanticQuery, request: Request, text: str) -> int | None:
         """The neighbour's answer that is equivalent. The comparison with the judged one is a label."""
-        judgement = asking.judgement
+        judgement = query.judgement
         judged = judgement.nearest.answer if judgement is not None and judgement.nearest and judgement.features else None
-        answers = [one.answer for one in asking.neighbours] if judged is None else [
-            judged, *[one.answer for one in asking.neighbours]]
+        answers = [one.answer for one in query.neighbours] if judged is None else [
+            judged, *[one.answer for one in query.neighbours]]
         for answer in list(dict.fromkeys(answers))[:N_COMPARED]:
-            _, stored = await self._read_stored(asking.scope, answer, self._clock.now() + self.config.lookup_timeout_s)
+            _, stored = await self._read_stored(query.scope, answer, self._clock.now() + self.config.lookup_timeout_s)
             is_same = await self.sameness.is_same(text, read_stored_text(request,
                                                                          stored.body)) if stored is not None else None
             if is_same is not None and answer == judged and judgement is not None:
-                self._label(asking, answer, judgement, is_right=is_same)
+                self._record_label(query, answer, judgement, is_right=is_same)
             if is_same:
                 return answer
         return None
 
-    def _label(self, asking: SemanticQuery, answer: int, judgement: Judgement, *, is_right: bool) -> None:
-        n_audits = self.learning.audit_judged(asking.tenant) if asking.was_given else 1.0
-        label = LabelRecord(judgement.features, is_right, asking.was_given, asking.tenant, asking.scope, answer, n_audits)
-        self._vote(label)
+    def _record_label(self, query: SemanticQuery, answer: int, judgement: Judgement, *, is_right: bool) -> None:
+        n_audits = self.learning.note_audit_judged(query.tenant) if query.was_given else 1.0
+        label = LabelRecord(judgement.features, is_right, query.was_given, query.tenant, query.scope, answer, n_audits)
+        self._record_vote(label)
         if self._fixed is None:
             self.learning.learn(label, self.index.log)
-        if asking.was_given:
+        if query.was_given:
             if self._fixed is not None:
                 self.learning.add_own(label, self.index.log)
             self.count("audit_right" if is_right else "audit_wrong")
 
-    def _vote(self, label: LabelRecord) -> None:
+    def _record_vote(self, label: LabelRecord) -> None:
         indexed = self.index.scopes.get(label.scope)
         if indexed is not None and label.answer in indexed.keys:
             indexed.votes.record_judgement(label.answer, is_right=label.is_right, was_given=label.was_given)
 
-    def _keep(self, asking: SemanticQuery, row: "Floats", answer: int | None, key: bytes) -> None:
-        nearest = asking.neighbours[0] if asking.neighbours else None
-        if nearest is not None and nearest.wording.words == asking.wording.words:
+    def _add_question(self, query: SemanticQuery, row: "Floats", answer: int | None, key: bytes) -> None:
+        nearest = query.neighbours[0] if query.neighbours else None
+        if nearest is not None and nearest.wording.words == query.wording.words:
             self.index.remove(nearest.key)  # the same question
-        self.index.add_question(asking.scope, asking.wording, row, answer=answer, answer_key=key)
+        self.index.add_question(query.scope, query.wording, row, answer=answer, answer_key=key)
 
     def begin_logging(self, log: LabelLog | None) -> None:
         """Everything logged was read; log from now on. log: None: it cannot be read."""
@@ -380,8 +379,8 @@ class SemanticCache:
             return
         label = decode_label(body)
         if len(label.features) != N_FEATURES:
-            raise ValueError("it is another version's")
-        self._vote(label)
+            raise ValueError("the entry is of another version")
+        self._record_vote(label)
         if self._fixed is None:
             self.learning.add_remote(label, self.index.log)
 
@@ -395,8 +394,8 @@ class SemanticCache:
         known, labels = self.index, self.learning
         if not self.is_ready:  # another thread reads the log
             return SemanticStats(0, 0, 0, 0, self._fixed is None, None, None, 0, 0, 0)
-        threshold, estimate = labels.worst() if self._fixed is None else (self._fixed.threshold, None)
-        n_wrong, n_audits = labels.audited()
+        threshold, estimate = labels.worst_estimate() if self._fixed is None else (self._fixed.threshold, None)
+        n_wrong, n_audits = labels.audit_counts()
         return SemanticStats(
             len(known), known.n_answers, len(known.scopes), labels.n_labels, self._fixed is None and labels.is_shadow,
             threshold,

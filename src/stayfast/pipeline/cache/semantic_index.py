@@ -1,8 +1,9 @@
-"""Which questions lead to which answers: phrasings by scope, with their vectors and votes, and what outlives a restart.
+"""Maps questions to answers: phrasings by scope, with their vectors and votes. A log preserves them across restarts.
 
-An answer stands in the route's store, under the key of the question it was made for last; here is only what leads to it.
-Processes whose store is one tell each other of their phrasings (`share`, `receive`): an answer has the same number in all of
-them, and a question that was asked in two is a phrasing of the answer that was told last: all hear all in one order.
+The answers are in the route's store, each under the key of the question it was made for last; the index has only numbers of
+answers and these keys. Processes with a common store exchange their phrasings (`share`, `receive`). An answer has the same
+number in all of them. All processes read the phrasings in the same order, and if two processes have added the same question,
+the later phrasing replaces the earlier one.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,28 +23,28 @@ class Index(Protocol):
     """The vectors of all scopes: `stores.vectors`."""
 
     def add(self, scope: bytes, key: int, vector: "Floats") -> None:
-        """Keep a vector."""
+        """Store a vector."""
 
     def nearest(self, scope: bytes, vector: "Floats", n: int) -> list[tuple[int, float]]:
         """Keys and cosines, nearest first."""
 
     def remove(self, scope: bytes, key: int) -> bool:
-        """Forget a vector."""
+        """Remove a vector; returns whether it was there."""
 
 
 class LabelLog(Protocol):
-    """What outlives a restart: `stores.label_store`, or `stores.journal`, which others hear as well. Keys are numbers:
-    those of phrasings are from 1 on, others below 0.
+    """The log that is read after a restart: `stores.label_store`, or `stores.journal`, which other processes read as well.
+    Keys are numbers: phrasings have positive ones, labels negative ones.
     """
 
     def put(self, key: int, body: bytes) -> None:
-        """Keep it in place of the key's last one."""
+        """Write an entry; it replaces that of the same key."""
 
     def delete(self, key: int) -> None:
-        """Keep nothing under this key."""
+        """Delete the entry of a key."""
 
     def close(self) -> None:
-        """Write what is not written yet. Blocks for a moment."""
+        """Write pending changes. Blocks for a moment."""
 
 
 class Logged(Struct, array_like=True, gc=False):
@@ -51,13 +52,13 @@ class Logged(Struct, array_like=True, gc=False):
 
     scope: bytes
     answer: int
-    answer_key: bytes  # of this very question, of which there is one phrasing
+    answer_key: bytes  # the store's key of this question; one phrasing has it
     wording: Wording
     row: bytes  # float32
 
 
 class SemanticScope:
-    """Who votes in one scope, and under which keys of the store the answers are."""
+    """The votes of one scope, and its answers' keys in the store."""
 
     __slots__ = ("keys", "votes")
 
@@ -67,20 +68,21 @@ class SemanticScope:
 
 
 _encode, _decode = msgpack.Encoder().encode, msgpack.Decoder(Logged).decode
-_ROOM = 31  # bits of a number of an answer, beside those that say whose it is
+_NUMBER_BITS = 31  # of an answer's number; the bits above identify the process
 
 
 class SemanticIndex:
-    """One route's, at most `most`: beyond it the oldest goes. One task at a time; nothing here waits."""
+    """The index of one route, of at most `most` phrasings; the oldest is evicted. One task at a time; nothing here awaits.
+    """
 
     def __init__(self, most: int, index: Callable[[int], Index]) -> None:
         self.scopes: dict[bytes, SemanticScope] = {}
-        self.log: LabelLog | None = None  # None: a restart forgets all
+        self.log: LabelLog | None = None  # None: nothing survives a restart
         self._most = most
         self._new_index = index
-        self._index: Index | None = None  # until the first vector says how long they are
+        self._index: Index | None = None  # until the first vector, which sets the dimensions
         self._order: dict[int, tuple[bytes, int, bytes]] = {}  # scope, answer and question of each phrasing, oldest first
-        self._questions: dict[bytes, int] = {}  # the newest phrasing of each
+        self._questions: dict[bytes, int] = {}  # the newest phrasing of each question, by its key in the store
         self._n_keys = 0
         self._n_answers = 0
 
@@ -95,12 +97,12 @@ class SemanticIndex:
         return sum(scope.votes.n_answers for scope in self.scopes.values())
 
     def find_neighbours(self, scope: bytes, row: "Floats") -> list[Neighbour]:
-        """The nearest phrasings in a scope that has some, nearest first."""
+        """The nearest phrasings in a known scope, nearest first."""
         return self.scopes[scope].votes.find_neighbours(
             self._index.nearest(scope, row, N_NEAREST) if self._index is not None else [])
 
     def add_question(self, scope: bytes, wording: Wording, row: "Floats", *, answer: int | None, answer_key: bytes) -> None:
-        """A question leads to this answer, or to a new one; the answer is from now on what stands under `answer_key`."""
+        """Add a question that leads to this answer (None: to a new one). From now on the answer's key is `answer_key`."""
         if answer is None:
             self._n_answers += 1
             answer = self._n_answers
@@ -109,35 +111,39 @@ class SemanticIndex:
         self._add(self._n_keys, entry, row)
         if self.log is not None:
             self.log.put(self._n_keys, _encode(entry))
-        self._bound()
+        self._evict_oldest()
 
     def share(self, log: LabelLog, worker_id: int) -> None:
-        """From now on others hear of it. who: 32 bits, nobody else's: answers are numbered from there."""
+        """Share new phrasings with other processes from now on. worker_id: 32 bits that identify this process: the upper
+        bits of its answers' numbers.
+        """
         self.log = log
-        self._n_answers = worker_id << _ROOM
+        self._n_answers = worker_id << _NUMBER_BITS
 
     def receive(self, body: bytes, n_dims: int, floats: Callable[[bytes], "Floats"], *, is_own: bool) -> None:
-        """A phrasing that was told. Raises ValueError for what is none, or not of this embedder."""
+        """Add a phrasing from the shared log. Raises ValueError if it cannot be read, or is of another embedder."""
         entry = _decode(body)
         if len(entry.row) != 4 * n_dims:
-            raise ValueError("it is another embedder's")
+            raise ValueError("the entry is of another embedder")
         known = self._questions.get(entry.answer_key)
         if known is None and is_own:
-            return  # and it is forgotten already
+            return  # it has been removed meanwhile
         if known is not None:
             if self._order[known][1] == entry.answer:
                 return
             self.remove(known)
         self._n_keys += 1
         self._add(self._n_keys, entry, floats(entry.row))
-        self._bound()
+        self._evict_oldest()
 
-    def _bound(self) -> None:
+    def _evict_oldest(self) -> None:
         while len(self._order) > self._most:
             self.remove(next(iter(self._order)))
 
     def remove(self, key: int) -> None:
-        """Forget one phrasing, if it is there, and with the last one its answer and its scope."""
+        """Remove a phrasing, if it is there. The last phrasing of an answer removes the answer, the last of a scope the
+        scope.
+        """
         if key not in self._order:
             return
         scope, answer, _ = self._order[key]
@@ -159,7 +165,7 @@ class SemanticIndex:
             del self.scopes[scope]
 
     def restore(self, logged: Mapping[int, bytes], floats: Callable[[bytes], "Floats"]) -> None:
-        """Learn again what was logged. On any thread, as long as nobody else looks."""
+        """Restore the phrasings of a log. On any thread, as long as no other one uses the index."""
         for key, body in logged.items():
             if key > 0:
                 entry = _decode(body)
@@ -176,13 +182,13 @@ class SemanticIndex:
             self._index = self._new_index(len(row))
         self._order[key] = (entry.scope, entry.answer, entry.answer_key)
         self._questions[entry.answer_key] = key
-        gone = indexed.votes.add(key, entry.answer, entry.wording)
+        evicted = indexed.votes.add(key, entry.answer, entry.wording)
         self._index.add(entry.scope, key, row)
-        if gone is not None:
-            self._drop(entry.scope, gone)
+        if evicted is not None:
+            self._drop(entry.scope, evicted)
 
     def _drop(self, scope: bytes, key: int) -> None:
-        """What is known of a phrasing beside its vote."""
+        """Remove a phrasing's vector and log entry; its vote is removed already."""
         question = self._order.pop(key)[2]
         if self._questions.get(question) == key:
             del self._questions[question]

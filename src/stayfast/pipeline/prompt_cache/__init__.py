@@ -1,1 +1,1 @@
-"""What a route knows of its providers' prompt caches, and what it does with each prompt."""
+"""Prompt caches of providers: what a route has learned about them, and how it marks each prompt."""

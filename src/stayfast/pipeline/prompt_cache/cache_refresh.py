@@ -1,5 +1,7 @@
-"""Requests the beginnings of prompts again shortly before their provider's cache drops them. Which ones:
-policy/prompt_cache/learned.py."""
+"""Requests the prefixes of prompts again, shortly before their provider's cache drops them.
+
+`policy/prompt_cache/learned.py` selects the prefixes.
+"""
 
 import asyncio
 from collections.abc import Hashable, Mapping, Sequence
@@ -17,14 +19,14 @@ from stayfast.upstreams.base import Call
 from stayfast.upstreams.state.upstream_state import UpstreamState
 
 WARM_ROUTE: Final = "(warm)"
-LOOK_EVERY_S: Final = 15.0
-AT_A_TIME: Final = 8  # so that of a hundred that expire together the last is requested in time
+CHECK_EVERY_S: Final = 15.0
+AT_A_TIME: Final = 8  # of a hundred prefixes that expire together, the last is still requested in time
 TIMEOUT_S: Final = 20.0
 CONNECT_S: Final = 5.0
 
 
 class PrefixRefresher:
-    """For all routes that have a budget for it."""
+    """Refreshes prefixes for all routes with a budget for it."""
 
     def __init__(self, routes: Sequence[PromptCachePlanner], members: Mapping[str, UpstreamState], clock: Clock,
                  sink: Sink) -> None:
@@ -35,19 +37,20 @@ class PrefixRefresher:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(CHECK_EVERY_S)
             async with asyncio.TaskGroup() as group:
                 for _ in range(AT_A_TIME):
-                    group.create_task(self._ask_all())
+                    group.create_task(self._refresh_due_prefixes())
 
-    async def _ask_all(self) -> None:
-        """One of AT_A_TIME workers."""
+    async def _refresh_due_prefixes(self) -> None:
+        """Refresh due prefixes until none is left; AT_A_TIME tasks run this together."""
         for route in self._routes:
             while route.hot is not None and (due := route.hot.take_due(self._clock.now())) is not None:
-                await self._ask(route, route.hot, *due)
+                await self._refresh_prefix(route, route.hot, *due)
 
-    async def _ask(self, route: PromptCachePlanner, hot: HotPrefixes, key: Hashable, opening: PrefixRefresh) -> None:
-        """Request one. No client waits for it, and its outcome counts neither for breakers nor for limits."""
+    async def _refresh_prefix(self, route: PromptCachePlanner, hot: HotPrefixes, key: Hashable,
+                              opening: PrefixRefresh) -> None:
+        """Request one prefix. No client waits for it, and its outcome counts neither for breakers nor for limits."""
         member, now = self._members.get(opening.upstream), self._clock.now()
         if member is None or not member.has_room or not member.is_healthy(now, opening.model):
             return

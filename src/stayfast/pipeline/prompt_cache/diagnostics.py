@@ -1,8 +1,8 @@
-"""Why a provider's prefix cache is of no use to some prompts: which block moves, at which byte, and what that costs.
+"""Findings about prompts that a provider's prefix cache cannot serve: which block changes, at which byte, at what cost.
 
-Of prompts are kept the last few instructions of each kind, of each application one as far as can be told, to compare the
-next ones with: those that are alike at their beginning and end for the longest. Only lengths and places are ever told.
-What it costs a day is said after some minutes of it: before that a rate is a guess.
+The last few instructions of each kind of prompt are stored, if possible one of each application. A new prompt is compared
+with the stored one that has the most bytes in common with it, at the beginning and the end. Findings contain lengths and
+positions, never text. The cost per day is given after LEAST_S of samples: earlier the rate is a guess.
 """
 
 from math import inf
@@ -15,18 +15,20 @@ from stayfast.policy.prompt_cache.breakpoints import PromptHistory, PromptShape
 from stayfast.policy.prompt_cache.rules import PrefixRules
 from stayfast.wire.prompt import PromptLayout, find_first_difference, n_common_bytes
 
-MAX_KEPT_BYTES: Final = 512 * 1024  # of one kind's instructions, all together
-MAX_APPLICATIONS: Final = 4  # whose instructions are kept, of one kind
-SAME_SHARE: Final = 0.5  # of the shorter one's bytes: so much in common at both ends makes them one application's
-MAX_FINDINGS, MAX_KEPT = 256, 32
+MAX_STATIC_BYTES: Final = 512 * 1024  # of the stored instructions of one kind, together
+MAX_APPLICATIONS: Final = 4  # stored instructions of one kind
+SAME_SHARE: Final = 0.5  # of the shorter one's bytes: with so many in common at both ends, both are of one application
+MAX_FINDINGS, MAX_STATIC_KINDS = 256, 32
 DAY_S: Final = 86_400.0
-FOUND_S: Final = 600.0  # a finding is one for so long after it was seen the last time
-LEAST_S: Final = 300.0  # of a rate that a sum is made of
+FOUND_S: Final = 600.0  # after this time without another occurrence, a finding is over
+LEAST_S: Final = 300.0  # shortest span from which a cost per day is computed
 Kind = tuple[str, str, tuple[str, ...]]  # of prompts: upstream, model, set of tools
 
 
 class MarkedPrompt:
-    """What one attempt's prompt is to its provider's cache: where it goes, by which rules, and how much of it is marked."""
+    """One attempt's prompt as its provider's cache sees it: the upstream and model, the cache's rules, and the marked
+    tokens.
+    """
 
     __slots__ = ("history", "model", "n_marked", "price", "rules", "upstream")
 
@@ -36,11 +38,11 @@ class MarkedPrompt:
         self.price = price
         self.history: PromptHistory | None = None
         self.rules: PrefixRules | None = None
-        self.n_marked = 0.0  # tokens of it, about
+        self.n_marked = 0.0  # tokens, estimated
 
 
 class PrefixDiagnostics:
-    """One route's. `all`: by upstream, model and block, with when each was seen last."""
+    """The findings of one route. `all`: by upstream, model and block, each with the instant of its last occurrence."""
 
     __slots__ = ("_clock", "_route", "_runs", "_sink", "_static_parts", "all")
 
@@ -49,16 +51,16 @@ class PrefixDiagnostics:
         self._route = route
         self._clock = clock
         self._sink = sink
-        self._runs: dict[tuple[str, str, str], tuple[float, int]] = {}  # since when it goes on, and how many times before
-        self._static_parts: dict[Kind, list[bytes]] = {}  # by application, the least lately seen first
+        self._runs: dict[tuple[str, str, str], tuple[float, int]] = {}  # start, and number of occurrences
+        self._static_parts: dict[Kind, list[bytes]] = {}  # by application, least recently seen first
 
     def inspect(self, kind: Kind, laid: PromptLayout, shape: PromptShape, marker: MarkedPrompt, *, is_moving: bool,
              seems_moving: bool) -> None:
-        """Keep the instructions; where they move, say how they differ from the last ones of the same application."""
+        """Store the instructions; if they change, report how they differ from the last ones of the same application."""
         statics = [block.data for block in laid.blocks[:laid.n_static]]
         static_text, seen_texts = b"".join(statics), self._static_parts.pop(kind, [])
         self._static_parts[kind] = seen_texts
-        if len(self._static_parts) > MAX_KEPT:
+        if len(self._static_parts) > MAX_STATIC_KINDS:
             del self._static_parts[next(iter(self._static_parts))]
         if static_text in seen_texts:
             seen_texts.remove(static_text)
@@ -70,7 +72,7 @@ class PrefixDiagnostics:
             if is_moving or (is_same and seems_moving):
                 self._compare(marker, shape, laid, static_text, before)
         seen_texts.append(static_text)
-        while len(seen_texts) > MAX_APPLICATIONS or sum(map(len, seen_texts)) > MAX_KEPT_BYTES:
+        while len(seen_texts) > MAX_APPLICATIONS or sum(map(len, seen_texts)) > MAX_STATIC_BYTES:
             del seen_texts[0]
 
     def _compare(self, marker: MarkedPrompt, shape: PromptShape, laid: PromptLayout, static_text: bytes,
@@ -80,20 +82,20 @@ class PrefixDiagnostics:
         while n_same < laid.n_static and at >= (n_bytes := len(laid.blocks[n_same].data)):
             at -= n_bytes
             n_same += 1
-        if n_same < laid.n_static:  # else it is as the one before begins
+        if n_same < laid.n_static:  # otherwise it is a prefix of the one before
             n_tokens = shape.tokens[laid.n_static - 1] - (shape.tokens[n_same - 1] if n_same else 0.0)
-            self._found(marker, "moves", n_tokens, laid.format_path(n_same), at=at, word=word)
+            self._record_finding(marker, "moves", n_tokens, laid.format_path(n_same), at=at, word=word)
 
     def note_unread(self, marker: MarkedPrompt) -> None:
-        """What is marked is written and never read."""
-        self._found(marker, "unread", marker.n_marked)
+        """The marked prefix is written to the cache, and never read from it."""
+        self._record_finding(marker, "unread", marker.n_marked)
 
     def note_refused(self, marker: MarkedPrompt, member: str) -> None:
-        """The upstream does not take what was added to a request."""
-        self._found(marker, "refused", 0.0, member)
+        """The upstream rejects a field that was added to a request."""
+        self._record_finding(marker, "refused", 0.0, member)
 
     def moving_tokens(self, now: float) -> dict[str, float]:
-        """Tokens a request that a moving block keeps from the cache, by upstream; 0 where that is over."""
+        """Tokens per request that a changing block makes uncacheable, by upstream; 0 after the finding is over."""
         moving = [(upstream, seen_at, found.n_tokens) for (upstream, _, _), (seen_at, found) in self.all.items()
                   if found.what == "moves"]
         rows = dict.fromkeys((upstream for upstream, _, _ in moving), 0.0)
@@ -102,18 +104,18 @@ class PrefixDiagnostics:
                 rows[upstream] = max(rows[upstream], n_tokens)
         return rows
 
-    def _found(self, marker: MarkedPrompt, what: str, n_tokens: float, where: str = "", *, at: int = 0,
+    def _record_finding(self, marker: MarkedPrompt, what: str, n_tokens: float, where: str = "", *, at: int = 0,
                word: str = "") -> None:
-        """Tell it, once as long as it goes on; and once more when it is known what it costs."""
+        """Emit a finding when it begins, and once more when its cost is known."""
         now, name = self._clock.now(), (marker.upstream, marker.model, where)
         seen_at, reported = self.all.pop(name, (-inf, None))
         is_new = reported is None or now - seen_at > FOUND_S
         began_at, n_before = (now, 0) if is_new else self._runs[name]
         self._runs[name] = began_at, n_before + 1
-        if what == "unread" and marker.history is not None:  # it is found once in a while, and all requests pay for it
+        if what == "unread" and marker.history is not None:  # detected now and then, but all requests pay for it
             began_at, n_before = marker.history.began_at, marker.history.n_seen
         found = PrefixFinding(self._route, marker.upstream, marker.model, what, where, at, word, round(n_tokens),
-                              _usd_a_day(marker, n_tokens, n_before, now - began_at))
+                              _estimate_usd_a_day(marker, n_tokens, n_before, now - began_at))
         self.all[name] = (now, found)
         if len(self.all) > MAX_FINDINGS:
             oldest = next(iter(self.all))
@@ -122,8 +124,8 @@ class PrefixDiagnostics:
             self._sink.emit(found)
 
 
-def _usd_a_day(marker: MarkedPrompt, n_tokens: float, n: int, in_s: float) -> float | None:
-    """What it costs that so many tokens of each request are computed anew, of which there were `n` in that time."""
+def _estimate_usd_a_day(marker: MarkedPrompt, n_tokens: float, n: int, in_s: float) -> float | None:
+    """The cost per day of computing `n_tokens` anew in each request, with `n` requests in `in_s` seconds; None: unknown."""
     price, rules = marker.price, marker.rules
     if price is None or rules is None or in_s < LEAST_S or not n_tokens:
         return None

@@ -1,11 +1,12 @@
-"""One route's use of its providers' prompt caches: what it has learned of them, and what it adds to each request.
+"""How one route uses its providers' prompt caches: what it has learned about them, and what it adds to each request.
 
-A route with `prefix.mode: off` has no PromptCachePlanner. Of prompts only digests are kept.
+A route with `prefix.mode: off` has no PromptCachePlanner. It stores digests of prompts, never their text; only the
+diagnostics store instructions.
 
 Leaders. Problem: a cached prefix can be read only after the first token of the request that wrote it. Twenty simultaneous
 requests with the same ten thousand words pay the whole price twenty times. Rule: while a request with the same beginning
 waits for its first token, others wait for it, for at most `leader_wait_s` and a quarter of their time; then all are sent.
-When wrong: the leader was slow for a reason of its own, and the others lost the wait.
+When wrong: if the leader is slow for another reason, the others have waited in vain.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ MAX_WARM: Final = 4096
 
 
 class PrefixLeaders:
-    """Which beginnings are cached where, and which are being written. Belongs to one loop."""
+    """The prefixes that are cached, by upstream and model, and those that are being written. Belongs to one loop."""
 
     __slots__ = ("_clock", "_running", "_warm_until", "n_waited")
 
@@ -54,14 +55,16 @@ class PrefixLeaders:
         return None if running is None or running.done() else running
 
     def try_to_lead(self, key: Hashable) -> "asyncio.Future[None] | None":
-        """A request is sent. It leads if no other request does and nothing is cached; its lead goes to `stop_leading`."""
+        """Register a request that is sent. It leads if no other request leads and the prefix is not cached; pass the result
+        to `stop_leading`. None: it does not lead.
+        """
         if key in self._running or self._warm_until.get(key, 0.0) > self._clock.now():
             return None
         self._running[key] = lead = asyncio.get_running_loop().create_future()
         return lead
 
     def mark_cached(self, key: Hashable, keeps_s: float) -> None:
-        """The first token arrived: the beginning is cached for `keeps_s` from now on."""
+        """The first token arrived: the prefix is cached for `keeps_s` from now on."""
         self._warm_until.pop(key, None)
         self._warm_until[key] = self._clock.now() + keeps_s
         if len(self._warm_until) > MAX_WARM:
@@ -71,7 +74,7 @@ class PrefixLeaders:
             lead.set_result(None)
 
     def stop_leading(self, key: Hashable, lead: "asyncio.Future[None]") -> None:
-        """The leader is over; if it cached nothing, another one may lead."""
+        """The leader has ended; if it cached nothing, another request may lead."""
         if self._running.get(key) is lead:
             del self._running[key]
         if not lead.done():
@@ -85,7 +88,7 @@ LEAST_BYTES: Final = 2048  # no provider caches shorter prompts
 _ANTHROPIC: Final = b'{"type":"ephemeral"}'
 _ANTHROPIC_1H: Final = b'{"type":"ephemeral","ttl":"1h"}'
 _OPENAI: Final = b'{"mode":"explicit"}'
-_BAD_REQUEST, _UNPROCESSABLE = 400, 422  # statuses for an unknown member
+_BAD_REQUEST, _UNPROCESSABLE = 400, 422  # statuses for an unknown field
 
 
 class PromptCachePlanner:
@@ -110,7 +113,7 @@ class PromptCachePlanner:
         self._scales: dict[str, TokenScale] = {}
         self._parts: dict[tuple[str, str, int], CacheKeyParts] = {}  # by upstream, model and how prompts begin
 
-    def lay_out(self, request: Request) -> "tuple[Request, PlannedPrompt | None]":
+    def plan_prompt(self, request: Request) -> "tuple[Request, PlannedPrompt | None]":
         """The request in its stable order, and the plan for its attempts; None: nothing to do."""
         if request.api not in LAYOUT_APIS or len(request.body) < LEAST_BYTES or has_cache_markers(request.body):
             return request, None
@@ -142,9 +145,8 @@ class PromptCachePlanner:
         return parts.part_for(layout.conversation, now)
 
     def mark_body(self, marker: "AttemptMarker", body: bytes, api: Api) -> bytes:
-        """The body as it goes out, with what is decided of it told to the marker. Raises ValueError as `PromptLayout`
-        does."""
-        rules = self._rules_in(api, marker)
+        """The body to send; records the decisions in the marker. Raises ValueError like `PromptLayout`."""
+        rules = self._find_rules(api, marker)
         if rules is None or api not in LAYOUT_APIS or has_cache_markers(body) or b'"previous_response_id"' in body:
             return body
         laid = PromptLayout(body, api)
@@ -155,7 +157,7 @@ class PromptCachePlanner:
         rules, refusals = rules.for_api(api), self._refusals.get((marker.upstream, marker.model))
         if refusals is not None:
             rules = refusals.apply_to(rules, now)
-        shape = _shape(laid, scale.bytes_a_token)
+        shape = _measure_prompt(laid, scale.bytes_a_token)
         if kind not in marker.layout.kinds:
             history = self._history(kind, now)
             marker.layout.kinds[kind] = history, history.place_marks(shape, rules, floor.tokens(now), self.config, now)
@@ -166,17 +168,18 @@ class PromptCachePlanner:
         self.findings.inspect(kind, laid, shape, marker, is_moving=marked.is_moving,
                               seems_moving=marker.history.seems_moving)
         if self.hot is not None and rules.marks == "anthropic":
-            self._keep_hot(marker, laid, shape, marked, now)
-        at = marked.at if rules.most_marks else ()  # decided for an attempt before, and refused since
-        marks = {n: _mark(rules, is_long=marked.is_long and n <= marked.n_static) for n in at}
+            self._record_hot_prefix(marker, laid, shape, marked, now)
+        at = marked.at if rules.most_marks else ()  # marks were decided for an earlier attempt, and refused since
+        marks = {n: _encode_mark(rules, is_long=marked.is_long and n <= marked.n_static) for n in at}
         extra_fields = {}
         if rules.has_key and api is not Api.MESSAGES and marked.n_static and b'"prompt_cache_key"' not in body:
-            extra_fields[KEY] = self._key(laid, marked.n_static, marker.layout.partition_of(marker.upstream, marker.model))
+            extra_fields[KEY] = self._make_cache_key(laid, marked.n_static, marker.layout.partition_of(marker.upstream,
+                                                                                                       marker.model))
         marker.wrote = (*([marker_field(api)] if marks else ()), *extra_fields)
         return laid.write_with_markers(marks, extra_fields) if marker.wrote else body
 
-    def _rules_in(self, api: Api, marker: "AttemptMarker") -> PrefixRules | None:
-        """The rules by the model's name, or else by the protocol; kept for /debug/state."""
+    def _find_rules(self, api: Api, marker: "AttemptMarker") -> PrefixRules | None:
+        """The rules by the model's name, or else by the protocol. Stored for /debug/state."""
         rules = rules_of(marker.model, self.config.models, is_anthropic=api is Api.MESSAGES)
         if api in LAYOUT_APIS:
             self.rules[marker.upstream, marker.model] = rules
@@ -184,7 +187,7 @@ class PromptCachePlanner:
                 del self.rules[next(iter(self.rules))]
         return rules
 
-    def _keep_hot(self, marker: "AttemptMarker", laid: PromptLayout, shape: PromptShape, marked: MarkDecision,
+    def _record_hot_prefix(self, marker: "AttemptMarker", laid: PromptLayout, shape: PromptShape, marked: MarkDecision,
                   now: float) -> None:
         n = laid.n_markable_blocks(marked.n_static)
         if self.hot is None or n not in marked.at:
@@ -193,7 +196,7 @@ class PromptCachePlanner:
         if not self.hot.record_use(key, now):
             rules = marker.rules or PrefixRules()
             keeps_s = HOUR_S if marked.is_long else rules.keeps_s
-            opening = laid.make_prefix_request(n, _mark(rules, is_long=marked.is_long))
+            opening = laid.make_prefix_request(n, _encode_mark(rules, is_long=marked.is_long))
             self.hot.add(PrefixRefresh(marker.upstream, marker.model, opening, shape.tokens[n - 1], keeps_s), key, now)
 
     def note_usage(self, marker: "AttemptMarker", usage: Usage) -> None:
@@ -213,7 +216,7 @@ class PromptCachePlanner:
             self.findings.note_unread(marker)
 
     def note_refused(self, marker: "AttemptMarker", members: tuple[str, ...]) -> None:
-        """The upstream refused these members by name, and answered the request without them."""
+        """The upstream rejected these fields by name, and answered the request without them."""
         now, key = self._clock.now(), (marker.upstream, marker.model)
         refusals = self._refusals.setdefault(key, RejectedFields())
         if len(self._refusals) > MAX_MODELS:
@@ -224,11 +227,13 @@ class PromptCachePlanner:
         self._count(marker.upstream, "refused")
 
     def note_refresh(self, opening: PrefixRefresh, usage: Usage | None) -> None:
-        """A refresh ended. usage: None: it failed; without cached tokens the cache had expired, and is written anew."""
+        """A refresh ended. usage: None: it failed; without cached tokens the cached prefix had expired, and was written
+        anew.
+        """
         in_time = usage is not None and usage.cached_read > 0
         self._count(opening.upstream, "refreshed" if in_time else "refresh_failed")
 
-    def _key(self, laid: PromptLayout, n_static: int, part: int) -> bytes:
+    def _make_cache_key(self, laid: PromptLayout, n_static: int, part: int) -> bytes:
         """OpenAI's cache key: the same for one beginning and partition."""
         digest = sha256(self.route.encode())
         for block in laid.blocks[:n_static]:
@@ -286,7 +291,8 @@ class PlannedPrompt:
         return self._parts[upstream, model]
 
     def find_leaders(self, upstream: str, model: str) -> "tuple[PrefixLeaders, Hashable] | None":
-        """Who knows whether others are just now having the same beginning remembered there; None: nobody need wait."""
+        """The leaders of the upstream and model, and the key of this prompt's prefix; None: no request waits for a leader.
+        """
         of = self._of
         rules = of.rules_for(upstream, model, self._n_head_bytes) if of.config.leader_wait_s else None
         if rules is None:
@@ -295,7 +301,7 @@ class PlannedPrompt:
 
     @property
     def wait_s(self) -> float:
-        """The longest that is waited for others."""
+        """The longest wait for a leader."""
         return self._of.config.leader_wait_s
 
     def new_marker(self, upstream: str, model: str, price: Price | None) -> "AttemptMarker":
@@ -313,8 +319,8 @@ class AttemptMarker(MarkedPrompt):
         self.layout = layout
         self.marked: MarkDecision | None = None
         self.n_bytes = 0  # of the prompt
-        self.wrote: tuple[str, ...] = ()  # names of the members that were added
-        self._refused: tuple[str, ...] = ()  # which of them a refusal has named
+        self.wrote: tuple[str, ...] = ()  # names of the fields that were added
+        self._refused: tuple[str, ...] = ()  # those that the upstream's error named
         self._of = of
         self._leads = layout.find_leaders(upstream, model)
         self._lead = self._leads[0].try_to_lead(self._leads[1]) if self._leads is not None else None
@@ -335,7 +341,7 @@ class AttemptMarker(MarkedPrompt):
         return False
 
     def on_first_token(self) -> None:
-        """From now on others can read what this one had remembered."""
+        """From now on other requests can read the prefix that this one wrote to the cache."""
         if self._refused:
             self._of.note_refused(self, self._refused)
         if self._leads is not None:
@@ -349,7 +355,7 @@ class AttemptMarker(MarkedPrompt):
             self._of.note_usage(self, usage)
 
 
-def _shape(laid: PromptLayout, bytes_a_token: float) -> PromptShape:
+def _measure_prompt(laid: PromptLayout, bytes_a_token: float) -> PromptShape:
     chain: list[int] = []
     tokens: list[float] = []
     link, n_bytes = 0, 0
@@ -361,7 +367,7 @@ def _shape(laid: PromptLayout, bytes_a_token: float) -> PromptShape:
     return PromptShape(chain, tokens, laid.n_static, laid.n_before, laid.n_end, laid.n_markable_blocks)
 
 
-def _mark(rules: PrefixRules, *, is_long: bool) -> bytes:
+def _encode_mark(rules: PrefixRules, *, is_long: bool) -> bytes:
     if rules.marks == "openai":
         return _OPENAI
     return _ANTHROPIC_1H if is_long else _ANTHROPIC

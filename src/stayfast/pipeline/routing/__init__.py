@@ -1,1 +1,1 @@
-"""What a route knows of its upstreams when it chooses between them."""
+"""How a route chooses between its upstreams."""

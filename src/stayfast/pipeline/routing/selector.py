@@ -17,7 +17,7 @@ from stayfast.policy.routing.outlier_ejection import EjectConfig, Outliers
 from stayfast.upstreams.state.upstream_state import UpstreamState
 from stayfast.wire.prompt import RequestPrompt, read_prompt, read_session
 
-MAX_RESPONSES = 20_000  # whose upstream is remembered: a response can be continued only where it is stored
+MAX_RESPONSES = 20_000  # with a known upstream: a response can be continued only at the upstream that stores it
 SESSION_HEADER = "x-session-id"
 _NOTHING = RequestPrompt(b"", b"", "")
 _RESPONSES_API = Api.RESPONSES
@@ -34,7 +34,7 @@ class PickConfig:
 
     @property
     def is_plain(self) -> bool:
-        """Whether only the order or the load decides."""
+        """Whether only the listed order or the load decides."""
         return not self.weights and self.affinity.mode == "off" and not self.eject.enabled
 
 
@@ -55,7 +55,7 @@ class _Peers(Struct, frozen=True):
     weights: list[float]  # relative to their mean; empty: the route has no weights
 
 
-MAX_PEERS = 16  # sets of them: by API, and by reload
+MAX_PEERS = 16  # sets of targets: by API, and by reload
 
 
 class UpstreamSelector:
@@ -71,7 +71,7 @@ class UpstreamSelector:
         self._peers: dict[int, _Peers] = {}  # by the identity of their targets
         self._route = route
         self._sink = sink or Fanout()
-        self.choices: dict[tuple[str, str], int] = {}  # by upstream and result: kept, moved, new
+        self.choices: dict[tuple[str, str], int] = {}  # by upstream and result: hit, moved, new
         self.tokens: dict[tuple[str, str], int] = {}  # of prompts sent, by upstream and kind: known, new
         self._prefixes: dict[str, SentPrefixes] = {}
         self._outliers = Outliers(config.eject) if config.eject.enabled else None
@@ -97,8 +97,8 @@ class UpstreamSelector:
         loads = [offer.member.load_of(now, offer.model or model) for offer in offers]
         notes: list[str] = []
         if outliers is not None and (now >= outliers.recheck_at or not outliers.has_no_ejections):
-            loads = self._without(outliers, loads, names, now)
-            notes = [f"left out {name}: {why}" for name, why in outliers.ejected(now).items() if name in names]
+            loads = self._reduce_ejected_loads(outliers, loads, names, now)
+            notes = [f"ejected {name}: {why}" for name, why in outliers.ejected(now).items() if name in names]
         if config.in_turn:
             return order_as_listed(loads, rng), aim, notes
         previous_id = request_prompt.previous_response_id
@@ -107,15 +107,15 @@ class UpstreamSelector:
             first = names.index(made_at)
             return [first, *(index for index in range(len(names)) if index != first)], aim, notes
         session = (session or request_prompt.session_id) if self._sees_sessions else b""
-        new_shares = self._new_shares(aim, session, names, loads, now) if blocks or session else []
+        new_shares = self._compute_new_shares(aim, session, names, loads, now) if blocks or session else []
         if weights:
             _weigh(loads, peers)
-        waits_s = _waits_s(peers.members, new_shares, aim.n_body) if new_shares else []
+        waits_s = _predict_waits_s(peers.members, new_shares, aim.n_body) if new_shares else []
         found = order_by_score(loads, weights, new_shares, waits_s, max_load=config.affinity.max_load, rng=rng)
         if self._has_affinity:
             self._count(names[found[0]], found[0], new_shares)
             if new_shares:
-                notes.append(_reason(names, found[0], loads, new_shares, aim.n_prompt))
+                notes.append(_explain_choice(names, found[0], loads, new_shares, aim.n_prompt))
         return found, aim, notes
 
     def _peers_of(self, offers: Sequence[Target]) -> _Peers:
@@ -130,19 +130,19 @@ class UpstreamSelector:
 
     @property
     def n_blocks(self) -> int:
-        """Prompt blocks whose upstream is remembered."""
+        """Prompt blocks with a known upstream."""
         return sum(map(len, self._prefixes.values()))
 
     def list_ejected(self, now: float) -> Mapping[str, str]:
         """The ejected upstreams, with the reason."""
         return self._outliers.ejected(now) if self._outliers is not None else {}
 
-    def _without(self, outliers: Outliers, loads: list[CandidateLoad], names: Sequence[str],
+    def _reduce_ejected_loads(self, outliers: Outliers, loads: list[CandidateLoad], names: Sequence[str],
                  now: float) -> list[CandidateLoad]:
         """The loads, with the shares of ejected upstreams reduced."""
         shares = outliers.traffic_shares(names, now)
         if outliers.changes:
-            self._report(outliers.changes)
+            self._emit_changes(outliers.changes)
         if outliers.has_no_ejections:
             return loads
         if not any(share and load.share for share, load in zip(shares, loads, strict=True)):
@@ -150,18 +150,19 @@ class UpstreamSelector:
         return [load if share >= 1 else CandidateLoad(load.seconds, min(share, load.share), load.needs_probe and share > 0)
                 for load, share in zip(loads, shares, strict=True)]
 
-    def _report(self, news: list[tuple[str, bool, str]]) -> None:
+    def _emit_changes(self, news: list[tuple[str, bool, str]]) -> None:
         for upstream, is_out, why in news:
             self._sink.emit(Ejected(self._route, upstream, is_out, why))
         news.clear()
 
-    def _new_shares(self, aim: "RoutingFeedback", session: bytes, names: Sequence[str], loads: Sequence[CandidateLoad],
+    def _compute_new_shares(self, aim: "RoutingFeedback", session: bytes, names: Sequence[str],
+                            loads: Sequence[CandidateLoad],
                     now: float) -> list[float]:
         """The share of the prompt that is new to each upstream; empty: it is the same for all."""
         shares = [1.0] * len(names)
         if aim.blocks:
             n_bytes = min(aim.n_prompt, MAX_BLOCKS * BLOCK)
-            shares = [1 - self._known(name).n_known(aim.blocks, now) * BLOCK / n_bytes for name in names]
+            shares = [1 - self._sent_prefixes(name).n_known(aim.blocks, now) * BLOCK / n_bytes for name in names]
         if session:
             there = [name for name, load in zip(names, loads, strict=True) if load.share > 0]
             shares[names.index(session_owner(session, there or names, self.config.weights))] = 0.0
@@ -171,17 +172,17 @@ class UpstreamSelector:
         result = "new" if not new_shares else "hit" if new_shares[first] <= min(new_shares) else "moved"
         self.choices[name, result] = self.choices.get((name, result), 0) + 1
 
-    def _known(self, name: str) -> SentPrefixes:
+    def _sent_prefixes(self, name: str) -> SentPrefixes:
         found = self._prefixes.get(name)
         if found is None:
             self._prefixes[name] = found = SentPrefixes(self.config.affinity.most_blocks, self.config.affinity.ttl_s)
         return found
 
     def note_sent(self, aim: "RoutingFeedback", name: str, now: float) -> int:
-        """An attempt begins; returns how many bytes of its prompt were known there."""
+        """An attempt begins; returns how many bytes of its prompt the upstream knew."""
         if not aim.blocks:
             return 0
-        prefixes = self._known(name)
+        prefixes = self._sent_prefixes(name)
         n_known = prefixes.n_known(aim.blocks, now) * BLOCK
         prefixes.record_sent(aim.blocks, now)
         tokens = self.tokens
@@ -212,9 +213,9 @@ class UpstreamSelector:
         return f"<UpstreamSelector {self.config.affinity.mode}: {self._prefixes!r} {self._outliers!r}>"
 
 
-def _reason(names: Sequence[str], first: int, loads: Sequence[CandidateLoad], new_shares: Sequence[float],
+def _explain_choice(names: Sequence[str], first: int, loads: Sequence[CandidateLoad], new_shares: Sequence[float],
             n_prompt: int) -> str:
-    """Why one was chosen, compared to the least loaded other one."""
+    """Why the first one was chosen, compared with the least loaded of the others."""
     other = min((index for index in range(len(names)) if index != first), key=lambda index: loads[index].seconds)
     n_known, n_known_there = (int((1 - new_shares[index]) * n_prompt / BYTES_A_TOKEN) for index in (first, other))
     return (f"picked {names[first]}: about {n_known} tokens of its prompt known, load {loads[first].seconds:.2g} s; "
@@ -228,7 +229,7 @@ def _weigh(loads: list[CandidateLoad], peers: _Peers) -> None:
             loads[index] = weigh_load(loads[index], n_before, peers.weights[index])
 
 
-def _waits_s(members: Sequence[UpstreamState], new_shares: Sequence[float], n_body: int) -> list[float]:
+def _predict_waits_s(members: Sequence[UpstreamState], new_shares: Sequence[float], n_body: int) -> list[float]:
     """The predicted time to the first token at each upstream; empty unless it is known for all."""
     waits_s = []
     for member, new_share in zip(members, new_shares, strict=False):

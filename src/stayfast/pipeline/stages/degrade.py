@@ -31,7 +31,7 @@ class Degrade:
 
     def answer(self, ex: Exchange, failure: BaseException, miss: Miss | None) -> StartedAnswer:
         """The stale answer, else the template. Raises the failure if there is neither, or the failure is the client's own; a
-        cancellation by a timeout of ours as DeadlineExceeded.
+        cancellation by one of the gateway's timeouts as DeadlineExceeded.
         """
         if isinstance(failure, asyncio.CancelledError) and ex.ledger.stage is not None:
             failure = ex.timeouts.take_timeout_error(ex.ledger.stage) or failure

@@ -48,7 +48,7 @@ class Router:
     def fit_prompt(self, ex: Exchange) -> Prompt:
         """The prompt to send: what the client sent, or laid out for the providers' prompt caches if the route wants that."""
         planner = ex.policy.prefix
-        return Prompt(ex.request) if planner is None else Prompt(*planner.lay_out(ex.request))
+        return Prompt(ex.request) if planner is None else Prompt(*planner.plan_prompt(ex.request))
 
     def plan(self, ex: Exchange, prompt: Prompt, admitted: Admitted) -> Plan:
         """The targets for this request. Raises Rejected if there is no such route (404), none of its upstreams can serve the

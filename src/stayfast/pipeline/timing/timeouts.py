@@ -3,7 +3,7 @@
 Problem: setting and cancelling a timer of the event loop takes two microseconds, a request waits for every read of its
 stream, and nearly every wait is short. So `asyncio.timeout_at` around each wait is too expensive. Rule: the earliest check
 stays scheduled. If it fires too early, it looks at the current wait and schedules the next check: a stream of a thousand
-chunks costs one check a second. Checks are kept in slots of SLOT_S, with one timer of the loop for each slot. A request
+chunks costs one check a second. Checks are grouped in slots of SLOT_S, with one timer of the loop for each slot. A request
 that is over by then costs nothing more; one that is due within the slot gets an exact timer of its own. No check is
 scheduled further ahead than AHEAD_S. A new request is checked for the first time after NEW_S, so that nothing is scheduled
 before its call is sent. The same checks start hedges.

@@ -11,7 +11,7 @@ from stayfast.core.events import Fact, Sink, Stall, TokenGaps
 
 STALL_AFTER_S = 1.0  # a reader's attention lasts about this long (Nielsen, 1993)
 STALL_TIMES_MEAN = 8.0
-N_GAPS_TOLD = 256  # sorted at once, gaps cost listeners a tenth of a microsecond each
+GAPS_PER_EVENT = 256  # sorting them together costs a sink a tenth of a microsecond per gap
 
 
 class _Silent:
@@ -20,7 +20,7 @@ class _Silent:
     __slots__ = ()
 
     def emit(self, fact: Fact) -> None:
-        """Not told."""
+        """Drop the fact."""
 
 
 SILENT: Final[Sink] = _Silent()
@@ -37,7 +37,7 @@ class TokenTimings:
         self._upstream = upstream
         self._sink = sink
         self._gaps_s: list[float] = []
-        self._n_gaps = 0  # told already
+        self._n_gaps = 0  # emitted already
         self._longest_s = 0.0
         self._stalled_s = 0.0
         self.first_at: float | None = None
@@ -55,7 +55,7 @@ class TokenTimings:
         self.last_at = now
         gaps_s = self._gaps_s
         gaps_s.append(gap_s)
-        if len(gaps_s) == N_GAPS_TOLD:
+        if len(gaps_s) == GAPS_PER_EVENT:
             self._report()
 
     def end(self, now: float, *, is_whole: bool) -> None:

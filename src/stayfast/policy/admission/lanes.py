@@ -64,7 +64,7 @@ class LanesConfig:
         "Most long and batch requests waiting for their first token, per worker. null: no extra limit.",
         minimum=1, maximum=100_000)] = None
     isolate_short: Annotated[bool, SettingDoc(
-        "Short requests never run beside others: for engines with static batching.")] = False
+        "Short requests never run together with others: for engines with static batching.")] = False
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -191,7 +191,7 @@ class Lanes(Generic[T]):
         n_left = 0
         for lane in self.all:
             if lane is borrower or (borrower is self.short and self._config.isolate_short):
-                continue  # with `isolate_short`, the others never run beside it
+                continue  # with `isolate_short`, the others never run together with it
             if lane is self.short:
                 need = lane.n_entitled if lane.queue.n else lane.recent_peak(now) + 1
             elif lane.queue.n:

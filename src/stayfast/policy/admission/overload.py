@@ -100,7 +100,7 @@ class AdmissionConfig:
 
 @dataclass(frozen=True, slots=True)
 class TenantConfig:
-    tier: Annotated[TenantTier, SettingDoc("premium goes first, batch last.")] = TenantTier.STANDARD
+    tier: Annotated[TenantTier, SettingDoc("premium is served first, batch last.")] = TenantTier.STANDARD
     weight: Annotated[float, SettingDoc("Fair share relative to other tenants.", minimum=0.001, maximum=1000)] = 1.0
     priority: Annotated[int, SettingDoc(
         "Points for all its requests, added to its tier's.", minimum=-MAX_POINTS, maximum=MAX_POINTS)] = 0

@@ -104,7 +104,7 @@ class Queue(Generic[T]):
         self.service_s += (seconds - self.service_s) * (_LEARNING_RATE if self.service_s else 1.0)
 
     def push(self, waiting: QueueEntry[T]) -> QueueEntry[T] | None:
-        """Add a request; returns the one that is pushed out for it, if any, which may be itself."""
+        """Add a request. Returns the request that is evicted for it (possibly itself), if any."""
         lanes, now = self._bands[waiting.band], waiting.queued_at
         lane = lanes.get(waiting.share)
         if lane is None:

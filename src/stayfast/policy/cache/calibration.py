@@ -4,7 +4,7 @@ Problem: "cosine above .92" bounds nothing. An operator can state which share of
 (`max_error`). Rule: learn from labels. Each miss gives one for free (an answer was generated: would the neighbour's have
 been the same?), and a random share `audit` of the hits generates an answer, too.
 
-    p          logistic regression of the features, L2, on the last `n_kept` labels
+    p          logistic regression of the features, L2, on the last `max_labels` labels
     weights    a miss counts 1; an audited hit 1 / audit, and more if earlier audits gave no result. The labels of a bin of
                scores (STEP of a logit) share their sum equally, which changes no mean, and makes n_eff five times as large
     threshold  the smallest score z at which, of the labels with a score >= z, the upper 95 % bound of the share of wrong
@@ -114,15 +114,15 @@ class CalibrateConfig:
     max_error: float = 0.01
     audit: float = 0.05
     min_labels: int = 300
-    n_kept: int = 16_384
+    max_labels: int = 16_384
 
     def __post_init__(self) -> None:
         if not 0.0001 <= self.max_error <= 0.5:
             raise ValueError(f"max_error must be from 0.0001 to 0.5, not {self.max_error}")
         if not 0.001 <= self.audit <= 1:
             raise ValueError(f"audit must be from 0.001 to 1, not {self.audit}: without audits the error is unknown")
-        if not LEAST_LABELS <= self.min_labels <= self.n_kept <= 100_000:
-            raise ValueError(f"min_labels must be at least {LEAST_LABELS}, and at most n_kept, which is at most 100000")
+        if not LEAST_LABELS <= self.min_labels <= self.max_labels <= 100_000:
+            raise ValueError(f"min_labels must be at least {LEAST_LABELS}, and at most max_labels, which is at most 100000")
 
 
 class Label(NamedTuple):
@@ -244,7 +244,7 @@ class Calibrator:
         self.n_labels = 0  # since the start, or since the last drift
         self.n_drifted = 0
         self._labels: list[Label] = []
-        self._oldest = 0  # index of the next label to replace, once there are n_kept
+        self._oldest = 0  # index of the next label to replace, once there are max_labels
         self._audits: deque[bool] = deque(maxlen=AUDITS_WATCHED)  # whether each found an error
         self._proven = _Round([0.0] * (n_features + 1), 0)  # the last complete round, which gives p
         self._place: int | None = None  # the bin of its threshold
@@ -274,11 +274,11 @@ class Calibrator:
         """Learn from a miss, or (`was_given`) from an audited hit that stands for `n_audits` audits. Takes 0.2 ms."""
         config = self.config
         label = Label(features, is_right, n_audits / config.audit if was_given else 1.0)
-        if len(self._labels) < config.n_kept:
+        if len(self._labels) < config.max_labels:
             self._labels.append(label)
         else:
             self._labels[self._oldest] = label
-            self._oldest = (self._oldest + 1) % config.n_kept
+            self._oldest = (self._oldest + 1) % config.max_labels
         self.n_labels += 1
         if was_given:
             self._audits.append(not is_right)

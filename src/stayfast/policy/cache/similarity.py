@@ -43,7 +43,7 @@ from stayfast.policy.cache.answer_clusters import AnswerVotes, Neighbour
 from stayfast.policy.cache.calibration import LEAST_LABELS, CalibrateConfig
 from stayfast.policy.cache.lexical import ENGLISH, LEXICONS, MOST_CHARS, Lexicon, Wording, find_difference
 
-N_TO_TELL_LANGUAGE = 5  # words; a shorter question may well have no filler
+MIN_WORDS_FOR_LANGUAGE = 5  # words; a shorter question may well have no filler
 _PRIVATE: Final = re.compile(r"[^\s@]@[^\s@]+\.\w|\d[\d -]{7,}\d|\b[A-Z]{2}\d{2}[A-Z0-9]{10,}\b")
 _ELLIPSIS: Final = re.compile(r"\.\.\.|\u2026")
 
@@ -75,7 +75,7 @@ def exclusion_reason(text: str, read: Wording, config: EligibleConfig, ttl_s: fl
     lexicon, words = LEXICONS[config.language], read.words
     n_fillers = sum(word in lexicon.fillers for word in words)
     is_western = all(word.isascii() or max(word) < "\u0250" for word in words)  # by its letters
-    if not is_western or (not n_fillers and len(words) >= N_TO_TELL_LANGUAGE):
+    if not is_western or (not n_fillers and len(words) >= MIN_WORDS_FOR_LANGUAGE):
         return "language"
     if len(words) - n_fillers < config.min_content_words or _ELLIPSIS.search(text):
         return "short"
@@ -199,7 +199,7 @@ class SemanticConfig:
     lookup_timeout_s: Annotated[float, SettingDoc(
         "A slower lookup is a miss; `budget.cache` may shorten it.", minimum=0.001, maximum=10)] = 0.05
     max_questions: Annotated[int, SettingDoc(
-        "Questions remembered per worker, 2 kB each; the oldest goes first.", minimum=10, maximum=10_000_000)] = 50_000
+        "Questions remembered per worker, 2 kB each; the oldest is dropped first.", minimum=10, maximum=10_000_000)] = 50_000
     same_answer_cosine: Annotated[float, SettingDoc(
         "Cosine from which two answers count as the same when judging errors.", minimum=0.5, maximum=1)] = 0.9
     new_word_cosine: Annotated[float, SettingDoc(

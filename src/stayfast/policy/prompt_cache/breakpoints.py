@@ -29,7 +29,7 @@ JUDGED_S: Final = 60.0
 JUDGED_N: Final = 32  # requests
 LEAST_SHARE: Final = 0.1  # of prefixes that recur: below it the instructions change, even if writes are free
 N_JUDGED: Final = 5  # lost prefixes before instructions are said to change
-MOST_LOOKED_AT: Final = 32
+MAX_INSPECTED: Final = 32
 MANY: Final = 256  # judged prefixes, after which older ones count half
 MAX_EXAMPLES: Final = 64  # blocks after the instructions that may become static
 MAX_NODES: Final = 4000  # some megabytes
@@ -111,7 +111,7 @@ class PrefixReuse:
 
     def seems_lost(self, least_share: float) -> bool:
         """Whether too few recur, if those that did not within JUDGED_N requests count as lost."""
-        n_open = sum(n <= self._n - JUDGED_N for _, n in islice(self._open.values(), MOST_LOOKED_AT))
+        n_open = sum(n <= self._n - JUDGED_N for _, n in islice(self._open.values(), MAX_INSPECTED))
         n_lost = self.n_lost + n_open
         return n_lost >= N_JUDGED and (self.n_recurred + 2) / (self.n_recurred + n_lost + 2) < least_share
 

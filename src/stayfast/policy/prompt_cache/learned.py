@@ -1,7 +1,7 @@
 """What is learned from an upstream's answers about its prompt cache, and decisions based on it.
 
 Minimum length. Problem: tables of minimum lengths and supported fields are outdated, or made for another endpoint. Rule: two
-answers that neither wrote nor read a marked prefix raise the minimum to its length; a field that an error names is left out,
+answers that neither wrote nor read a marked prefix raise the minimum to its length; a field that an error names is omitted,
 if the same request succeeds without it. Both hold for an hour, for one model of one upstream. When wrong: the cause may be a
 provider's bad minute. So the minimum rises to MOST_TIMES the table's at most, and falls once a shorter prompt is cached.
 
@@ -74,7 +74,7 @@ class TokenScale:
 
 
 class RejectedFields:
-    """Request fields that one model of one upstream rejects, each left out for an hour."""
+    """Request fields that one model of one upstream rejects, each omitted for an hour."""
 
     __slots__ = ("_until",)
 
@@ -98,7 +98,7 @@ MIN_USES: Final = 3
 MOST: Final = 11
 MARGIN_S: Final = 45.0
 AGAIN_S: Final = 20.0  # a refresh without an answer after this time has failed
-MAX_KEPT: Final = 256
+MAX_PREFIXES: Final = 256
 
 
 class PrefixRefresh(NamedTuple):
@@ -149,7 +149,7 @@ class HotPrefixes:
 
     def add(self, opening: PrefixRefresh, key: Hashable, now: float) -> None:
         self._prefixes[key] = _HotPrefix(opening, now)
-        if len(self._prefixes) > MAX_KEPT:
+        if len(self._prefixes) > MAX_PREFIXES:
             del self._prefixes[next(iter(self._prefixes))]
 
     def take_due(self, now: float) -> tuple[Hashable, PrefixRefresh] | None:

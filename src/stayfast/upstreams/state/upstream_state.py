@@ -182,12 +182,12 @@ class UpstreamState:
         self.concurrency = Concurrency()
         self.lanes: dict[str, ConcurrencyLimiter] | None = None  # None: one limit for all lanes
         self._limit_config = limit
-        self.models: ModelHealths | None = None  # None: it is asked for one
-        self.retry_budget = UpstreamRetryBudget()  # of attempts beyond what clients asked, by all routes
-        self.backlog: PrefillBacklog | None = None  # None: nobody chooses between it and others
-        self.may_be_suspended = False  # something but its breaker has moved requests to others
-        self.flow: TokenFlow | None = None  # how its answers flow, where somebody judges that
-        self.is_not_idempotent = is_not_idempotent  # what it was asked and may have heard is not to be asked a second time
+        self.models: ModelHealths | None = None  # None: routes request a single model
+        self.retry_budget = UpstreamRetryBudget()  # of attempts beyond the clients' own requests, over all routes
+        self.backlog: PrefillBacklog | None = None  # None: no route chooses between it and others
+        self.may_be_suspended = False  # something other than its breaker has moved requests to other upstreams
+        self.flow: TokenFlow | None = None  # None: no route measures the flow of its answers
+        self.is_not_idempotent = is_not_idempotent  # a request that may have reached it must not be sent again
         self.n_in_flight = 0
         self.is_proven = False  # it has sent a token, and has not failed many times in a row since
         self.predictor: TtftPredictor | None = None  # of the time to a first token; None: not needed
@@ -201,7 +201,7 @@ class UpstreamState:
         self.own_health = ModelHealth(upstream.name, None, Breaker(breaker, self._rng), self._sink)
         self.pending: dict[RunningCall, None] = {}  # without a first token, oldest first
         self._unclassified: DueBuckets[RunningCall] = DueBuckets()
-        self._n_refused = 0  # keys, in a row
+        self._n_refused = 0  # requests refused for their key, in a row
 
     def predict_ttft(self) -> None:
         self.predictor = self.predictor or TtftPredictor()
@@ -222,7 +222,7 @@ class UpstreamState:
         return self.breaker.n_failed_in_row
 
     def split_by_lane(self, lanes: Sequence[str]) -> None:
-        """Give each lane a limit of its own; no lanes, or a fixed limit: one for all. Waiting requests wait anew."""
+        """Give each lane its own limit; without lanes, or if the limit is fixed, one for all. Waiting requests requeue."""
         before, wanted = list(self.lanes or ()), list(lanes) if self.whole_limiter.limit.is_adaptive else []
         if before == wanted:
             return
@@ -251,7 +251,7 @@ class UpstreamState:
 
     @property
     def fastest_ttft_s(self) -> float:
-        """About its shortest recent time to a first token; 0: unknown."""
+        """Roughly the shortest recent time to a first token; 0: unknown."""
         return self.fastest_ttft.seconds
 
     @property
@@ -293,7 +293,7 @@ class UpstreamState:
         return CandidateLoad(seconds, share, share == 0.0 and breaker.needs_probe(now))
 
     def is_healthy(self, now: float, model: str) -> bool:
-        """Whether it is neither suspended nor its breaker open."""
+        """Whether it is not suspended, and its breaker not open."""
         health = self.health_of(model)
         return health.is_available(now) and health.breaker.traffic_share(now) > 0
 
@@ -365,7 +365,7 @@ class UpstreamState:
         return self.concurrency.is_ordinary(call.n_running + self._n_in_other_workers())
 
     def record_no_answer(self, now: float) -> None:
-        """A call ended without a first token, and not by the upstream's failure."""
+        """A call ended without a first token, for another reason than a failure of the upstream."""
         self._pace.record_unanswered(now)
 
     def record_refusal(self, health: ModelHealth, now: float, why: str, *, is_key: bool, n_enough: int) -> None:
@@ -399,7 +399,7 @@ class UpstreamState:
         health.report_changes()
 
     def adopt_news(self) -> None:
-        """Its breakers or limits have adopted news of another process."""
+        """Adopt the news of other processes in breakers and limits."""
         for health in self.healths:
             health.adopt_news()
         for limiter in self.all_limiters:
@@ -413,8 +413,8 @@ class UpstreamState:
             if self.models is not None:
                 self._update_model_breakers(calls, now)
             n_slow = n_quick = 0
-            for limiter, its_calls in self._group_by_limiter(calls):
-                tally = self._update_limit(limiter, its_calls, at)
+            for limiter, limiter_calls in self._group_by_limiter(calls):
+                tally = self._update_limit(limiter, limiter_calls, at)
                 n_slow, n_quick = n_slow + tally.n_slow, n_quick + tally.n_quick
             if self.models is None:
                 self.breaker.record_verdicts(n_slow, n_quick, now)

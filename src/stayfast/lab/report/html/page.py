@@ -279,7 +279,7 @@ def _fact_card(run: MeasuredRun) -> Markup:
 
 
 def _definition_section() -> Markup:
-    """The definitions, and what the figures do not say."""
+    """The definitions, and the limits of the figures."""
     words = [join(tag("dt", name), tag("dd", text)) for name, text in DEFINITIONS.items()]
     return tag("section", tag("h2", "Definitions"), tag("div", tag("dl", *words), cls="card wide"),
                tag("h2", "Caveats"), tag("ul", *(tag("li", text) for text in _CAVEATS), cls="caveats"))

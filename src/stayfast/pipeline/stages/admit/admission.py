@@ -138,7 +138,7 @@ class Admission:
 
     def _over_quota(self, ex: Exchange, tenant: Tenant, refusal: Refusal, now: float) -> Shed:
         """429 with the tenant's own figures. A wait of more than MAX_RETRY_AFTER_S is only in the message: SDKs would sleep
-        as long as Retry-After says.
+        until the end of its Retry-After.
         """
         limit, digits = refusal.limit.replace("_", " "), ".4f" if refusal.limit.startswith("cost") else ".0f"
         left = max(0.0, refusal.level)

@@ -23,7 +23,7 @@ _NOT_COMPARED = IRRELEVANT | {HOP_HEADER}
 
 
 class IdempotentAnswer(msgspec.Struct, frozen=True, gc=False):
-    """What a client was sent, byte for byte."""
+    """The bytes of an answer that a client received."""
 
     data: bytes
     answered_at: float  # monotonic seconds
@@ -37,7 +37,7 @@ class Seen(msgspec.Struct):
     body: bytes  # a hash of it
     first: Ledger  # of the request that makes the call
     answer: IdempotentAnswer | None = None
-    has_failed: bool = False  # its call; the request that made it may learn that later than others
+    has_failed: bool = False  # the call; the request that made it may be informed later than others
 
     @property
     def is_running(self) -> bool:
@@ -59,7 +59,7 @@ class IdempotentAnswers:
         self.config = config
 
     def get(self, key: bytes, now: float) -> Seen | None:
-        """None for an unknown key, and for one whose answer is too old."""
+        """None: the key is unknown, or its answer too old."""
         seen = self._open.get(key) or self._answered.get(key)
         if seen is not None and seen.answer is not None and now - seen.answer.answered_at > self.config.ttl_s:
             self._drop(key)
@@ -74,7 +74,7 @@ class IdempotentAnswers:
         return seen
 
     def store_answer(self, key: bytes, answer: IdempotentAnswer) -> None:
-        """Store its answer, unless it is too long."""
+        """Store the answer of a key, unless it is too long."""
         seen = self._open.get(key) or self._answered.get(key)
         if seen is not None and len(answer.data) <= min(MAX_ANSWER_BYTES, self.config.max_bytes):
             self._drop(key)
@@ -108,13 +108,13 @@ class IdempotentAnswers:
 
 
 class KeyClaim:
-    """One request's claim on its idempotency key: what the key had, and what it will get."""
+    """One request's claim on its idempotency key: the earlier call of the key, or the call that this request makes."""
 
     __slots__ = ("_answers", "_body", "_clock", "_ex", "_open", "_seen", "call_key", "is_retry")
 
     def __init__(self, answers: IdempotentAnswers, call_key: CallKey, body: bytes, seen: Seen | None, *, ex: Exchange,
                  clock: Clock, open_answer: Callable[[Exchange, IdempotentAnswer], StartedAnswer]) -> None:
-        """seen: what is known of the key, whose call runs."""
+        """seen: the record of the key if its call runs, else None."""
         self.call_key = call_key
         self._answers = answers
         self._body = body
@@ -134,20 +134,20 @@ class KeyClaim:
         return self._answers.begin(self.call_key[0], self._body, self._ex.ledger)
 
     def retake(self) -> None:
-        """After the key's running call failed; the request that made it may not know that yet."""
+        """Claim the key again after its running call failed, even if the request that made the call is not informed yet."""
         if self._seen is not None and self._seen is self._answers.get(self.call_key[0], self._clock.now()):
             self._seen.has_failed = True
         self.take()
 
     async def require(self) -> StartedAnswer | None:
-        """Before a call of its own: the earlier request's answer, if it is there by now; None: this request makes the call.
+        """Before this request calls: the earlier request's answer, if it exists by now; None: this request makes the call.
         Raises Rejected (409) if the earlier request still runs and its call cannot be shared.
         """
         if not self.is_retry or self._seen is None:
             return None
         ledger = self._ex.ledger
         if ledger.stage is not CALL:  # else it waited for a shared call, which failed
-            await asyncio.sleep(0)  # a failed call is reported to its maker in this turn of the loop
+            await asyncio.sleep(0)  # in this turn of the loop, the request that made a failed call is informed
             if self._seen.answer is not None:
                 return self._open(self._ex, self._seen.answer)
             if self._seen.is_running:
@@ -157,7 +157,7 @@ class KeyClaim:
         return None
 
     def fail(self) -> None:
-        """Its call failed: the key is free before any subscriber learns of the failure."""
+        """The call failed: free the key, before any subscriber is informed."""
         if self._seen is not None:
             self._seen.has_failed = True
 
@@ -169,7 +169,7 @@ class KeyClaim:
 
 
 class Idempotency:
-    """Finds what earlier requests with the same key have left. Holds no state of a request."""
+    """Finds the calls and answers of earlier requests with the same key. Holds no state of a request."""
 
     __slots__ = ("_clock", "_running", "_sink", "answers")
 
@@ -197,7 +197,7 @@ class Idempotency:
         call_key = (key, False, False)  # retries have the same body, so they are all streamed or all not
         seen, is_shared = answers.get(key, self._clock.now()), call_key in self._running
         if seen is not None and seen.body != body and (seen.answer or seen.is_running or is_shared):
-            raise Rejected(f"This {HEADER} was used with another body: send each request with a key of its own.", status=422,
+            raise Rejected(f"This {HEADER} was used with another body: send each request with its own key.", status=422,
                            code="idempotency_key_reused", param=HEADER)
         if seen is not None and seen.answer is not None:
             return Hit(self._open(ex, seen.answer))

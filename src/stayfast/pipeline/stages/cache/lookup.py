@@ -196,7 +196,7 @@ class Cache:
             likeness = (hit.cosine, hit.p)
             record.set_cache_result(CacheResult("semantic", age_s, saved_usd=saved_usd, likeness=likeness))
             record.set_cache_key(hit.key)
-            record.note(f"asked in other words {int(age_s)} s ago: cosine {hit.cosine:.3f}, p {hit.p:.3f}")
+            record.note(f"similar question {int(age_s)} s ago: cosine {hit.cosine:.3f}, p {hit.p:.3f}")
         record.use_upstream(FROM_CACHE)
         cadence = TokenTimings(ex.route or "", FROM_CACHE, self._sink)
         cadence.start(self._clock.now())

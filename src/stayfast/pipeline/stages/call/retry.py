@@ -78,7 +78,7 @@ class RetryPolicy:
         now, budget, pool = self._clock.now(), plan.route.hedging.budget, following.member.retry_budget
         weight = weight_of(len(plan.prompt.request.body))
         if ex.arrival.is_sdk_retry:
-            why, note = "client", "its client retries by itself"
+            why, note = "client", "the client's SDK retries"
         elif not budget.may_retry(weight, now):
             why, note = "budget", f"extra attempts came to {budget.extra_share(now):.1%} in the last minute"
         elif not pool.has_room(weight, now):
