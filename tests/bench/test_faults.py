@@ -29,7 +29,7 @@ from stayfast.lab.load.faults import (
 )
 from stayfast.lab.load.result import Subject
 from stayfast.lab.simulated import FaultRule
-from tests.sim.test_cli import started
+from tests.sim.running import running_sim_command
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 PROVIDER = {"ttft": {"median_s": 0.005}, "gaps": {"median_s": 0.0, "sigma": 0.0}, "fills_max_tokens": True}
@@ -107,7 +107,7 @@ def test_faults_config_estimates_the_total_time() -> None:
 def test_bench_faults_interrupted_keeps_its_rows(tmp_path: Path) -> None:
     """The first row is printed during the second scenario; after Ctrl-C it is in the file, without a traceback."""
     path = tmp_path / "rows.json"
-    with started("--json", "--provider", "a=instant") as sim:
+    with running_sim_command("--json", "--provider", "a=instant") as sim:
         assert sim.stdout is not None
         url = json.loads(sim.stdout.readline())["url"]
         command = [sys.executable, "-m", "stayfast", "bench", "faults", "--target", f"direct={url}/v1", "--simulator", url,

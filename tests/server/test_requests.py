@@ -14,8 +14,7 @@ from stayfast.policy.histogram import LogHistogram
 from stayfast.server.backend import RecentRequestsQuery
 from tests.server.fakes import FakeBackend, get, serving
 from tests.server.keys import ADMIN, KEY, KEYS
-from tests.unit.observe.test_metrics import attempt, done
-from tests.unit.observe.test_waterfall import JAGGED
+from tests.unit.observe.fact_rig import SLOW_RETRIED_REQUEST, attempt, done
 
 
 @pytest.mark.sockets
@@ -68,7 +67,7 @@ def test_server_config_admins_must_have_keys() -> None:
 
 def told(**changes: object) -> Waterfall:
     """A request as the gateway tells of it."""
-    fact = JAGGED if not changes else done(**changes)
+    fact = SLOW_RETRIED_REQUEST if not changes else done(**changes)
     return msgspec.json.decode(msgspec.json.encode(build_waterfall(fact, LogHistogram())), type=Waterfall)
 
 

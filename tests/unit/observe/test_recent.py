@@ -8,7 +8,7 @@ import pytest
 from stayfast.core.events import RequestDone, Stall
 from stayfast.core.types import Stage
 from stayfast.observe.recent_requests import RecentConfig, RecentRequests
-from tests.unit.observe.test_metrics import attempt, done
+from tests.unit.observe.fact_rig import attempt, done
 
 
 def ids(facts: Iterable[RequestDone]) -> list[str]:

@@ -6,8 +6,7 @@ import pytest
 from stayfast.core.events import Renewed, RequestDone
 from stayfast.core.types import FROM_CACHE
 from stayfast.observe.metrics.collector import MetricsSink
-from tests.unit.observe.test_cache_facts import Still
-from tests.unit.observe.test_metrics import done
+from tests.unit.observe.fact_rig import FrozenClock, done
 
 SECONDS, USD = "stayfast_cache_saved_seconds_total", "stayfast_cache_saved_usd_total"
 
@@ -19,7 +18,7 @@ def hit(result: str = "hit") -> RequestDone:
 
 def test_hits_save_what_the_median_request_waits() -> None:
     """The route's own calls say how long that is; shared calls and misses save nothing here."""
-    metrics = MetricsSink(Still())
+    metrics = MetricsSink(FrozenClock(100.0, 100.0))
     metrics.consume([msgspec.structs.replace(done(), ended_at=99.0, ttft_s=seconds) for seconds in (0.4, 0.5, 9.0)])
     metrics.consume([hit(), hit("stale"), hit("semantic"), hit("coalesced"), hit("miss")])
     counters, route = metrics.totals.counters, done().route or ""
@@ -30,7 +29,7 @@ def test_hits_save_what_the_median_request_waits() -> None:
 
 def test_hits_without_baseline_save_nothing() -> None:
     """Without a call to compare with, without a price, and of a request that failed."""
-    metrics = MetricsSink(Still())
+    metrics = MetricsSink(FrozenClock(100.0, 100.0))
     metrics.consume([msgspec.structs.replace(hit(), saved_usd=None), msgspec.structs.replace(hit(), status=499)])
     assert not metrics.totals.counters[SECONDS]
     assert not metrics.totals.counters[USD]
@@ -38,7 +37,7 @@ def test_hits_without_baseline_save_nothing() -> None:
 
 def test_cache_refreshes_are_counted_by_result() -> None:
     """By what came of it."""
-    metrics = MetricsSink(Still())
+    metrics = MetricsSink(FrozenClock(100.0, 100.0))
     metrics.consume([Renewed("chat", "refreshed", 0.5), Renewed("chat", "failed", 0.5), Renewed("chat", "refreshed", 0.5)])
     counts = dict(metrics.totals.counters["stayfast_cache_refreshes_total"])
     assert counts == {("chat", "refreshed"): 2, ("chat", "failed"): 1}

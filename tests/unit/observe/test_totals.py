@@ -12,7 +12,7 @@ from stayfast.core.events import LoopLag, TokenGaps
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import Histogram, MetricsSnapshot, Totals
-from tests.unit.observe.test_metrics import attempt, counting, done
+from tests.unit.observe.fact_rig import attempt, counting, done
 
 BOUNDS = (0.1, 0.2, 0.4)
 VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=50)

@@ -12,7 +12,7 @@ from stayfast.core.types import Outcome
 from stayfast.observe.tracing.config import Peer, TraceConfig
 from stayfast.observe.tracing.exporter import ExportResult, SpanExporter
 from stayfast.wire.trace_context import parse_traceparent
-from tests.unit.observe.test_metrics import done
+from tests.unit.observe.fact_rig import done
 
 TAKEN = ExportResult(200, is_taken=True)
 CALLER = "00-12345678901234567890123456789012-1234567890123456-{flags}"
