@@ -12,7 +12,20 @@ from stayfast.core.types import Request
 from stayfast.http.server.connection import HIGH_WATER_BYTES
 from stayfast.http.server.parser import READ_AHEAD_BYTES
 from stayfast.server.config import ServerConfig
-from tests.server.fakes import CHAT, STREAM, Client, FakeBackend, FakeGateway, Running, Step, eventually, post, serving
+from tests.server.fakes import (
+    CHAT,
+    STREAM,
+    Client,
+    FakeBackend,
+    FakeGateway,
+    Running,
+    Step,
+    eventually,
+    post,
+    record_overrun_parsers,
+    record_transports,
+    serving,
+)
 
 pytestmark = pytest.mark.sockets
 
@@ -114,24 +127,24 @@ def test_disconnect_drops_queued_requests() -> None:
     uvloop.run(main())
 
 
-def test_slow_reader_pauses_upstream_reads() -> None:
+def test_slow_reader_pauses_upstream_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 64 MiB, no more is pulled than the sockets and one buffer hold; after it reads again, it gets it all."""
     chunk = b"data: " + b"x" * 16_000 + b"\n\n"
     n_chunks = 4096
+    transports = record_transports(monkeypatch)
 
     async def main() -> None:
         backend = FakeBackend(gateway=FakeGateway(lambda request: [chunk] * n_chunks))
         async with serving(backend) as running:
             client = await running.connect()
             client.writer.transport.set_write_buffer_limits(high=0)
-            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            client.pause_reading()
             client.send(post(STREAM))
             await eventually(lambda: len(backend.gateway.replies) == 1)
             await settled(lambda: backend.gateway.replies[0].n_pulled)
-            (connection,) = running.server.http.connections
-            assert connection._transport.get_write_buffer_size() <= HIGH_WATER_BYTES + len(chunk) + 100
+            assert transports[0].get_write_buffer_size() <= HIGH_WATER_BYTES + len(chunk) + 100
             assert backend.gateway.replies[0].n_pulled < 12_000_000
-            client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+            client.resume_reading()
             n_read = 0
             async with asyncio.timeout(20):
                 while data := await client.reader.read(1 << 20):
@@ -160,7 +173,7 @@ def test_slow_reader_is_disconnected_after_write_stall() -> None:
         gateway = FakeGateway(lambda request: [b"x" * 100_000] * 1000)
         async with serving(FakeBackend(ServerConfig(port=0, write_timeout_s=0.2), gateway)) as running:
             client = await running.connect()
-            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            client.pause_reading()
             client.send(post(STREAM))
             await eventually(lambda: bool(gateway.replies))
             took_s = await eventually(lambda: gateway.replies[0].is_closed, within_s=5)
@@ -178,13 +191,13 @@ def test_slow_reader_has_the_same_deadline() -> None:
         gateway = FakeGateway(lambda request: [b"x" * 100_000] * 1000, total_s=0.3)
         async with serving(FakeBackend(gateway=gateway)) as running:
             client = await running.connect()
-            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            client.pause_reading()
             client.send(post(STREAM))
             await eventually(lambda: bool(gateway.replies))
             took_s = await eventually(lambda: gateway.replies[0].is_closed)
             assert 0.2 < took_s < 1.5
             assert gateway.replies[0].n_pulled < 100_000 * 1000
-            client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+            client.resume_reading()
             told = await client.rest()
             assert b'"code":"total_s_exceeded"' in told[-400:]
             assert not told.endswith(b"\r\n0\r\n\r\n")
@@ -192,21 +205,22 @@ def test_slow_reader_has_the_same_deadline() -> None:
     uvloop.run(main())
 
 
-def test_slow_reader_pauses_request_reading() -> None:
-    """The answer is whole and unsent: what the client sends on meanwhile is bounded like behind a running one."""
+def test_slow_reader_pauses_request_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a complete answer waits to be sent, the client's read-ahead is limited as during a running request."""
+    overrun = record_overrun_parsers(monkeypatch)
 
     async def main() -> None:
         gateway = FakeGateway(lambda request: [b"x" * 8_000_000])
         async with serving(FakeBackend(gateway=gateway)) as running:
             client = await running.connect()
-            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            client.pause_reading()
             client.send(post())
             (connection,) = running.server.http.connections
             await eventually(lambda: connection.is_write_buffer_full)
             client.send(post(b"x" * 200_000) * 50)
             await client.writer.drain()
-            await eventually(lambda: connection._parser.is_over)
-            assert sum(len(inbound.body) for inbound in connection._parser.ready) < 600_000
+            await eventually(lambda: bool(overrun))
+            assert sum(len(inbound.body) for inbound in overrun[0].ready) < 600_000
 
     uvloop.run(main())
 
@@ -219,7 +233,7 @@ def test_slow_reader_pauses_pipelined_responses() -> None:
         gateway = FakeGateway(lambda request: [b"x" * 8_000_000])
         async with serving(FakeBackend(gateway=gateway)) as running:
             client = await running.connect()
-            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            client.pause_reading()
             client.send(post(body) * 20)
             await eventually(lambda: bool(gateway.replies))
             await settled(lambda: len(gateway.replies))

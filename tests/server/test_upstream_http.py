@@ -10,6 +10,7 @@ import pytest
 
 from stayfast.core.errors import Fault, Shed, UpstreamFailed
 from stayfast.core.events import ConnectionOpened, ConnectionReused
+from stayfast.http.client.dialer import DialedConnection, Dialer
 from stayfast.http.client.h1 import HIGH_WATER
 from stayfast.http.client.response import HttpResponse
 from tests.unit.http.client.peers import OK, PROMPT_S, Caller, deaf, listening, on_sockets, until, whole
@@ -38,7 +39,7 @@ def test_keep_alive(loop: str) -> None:
             assert (opened.upstream, opened.http_version, opened.tls, opened.tls_resumed) == ("up", "1.1", False, False)
             assert 0 < opened.handshake_s < 5
             assert isinstance(reused, ConnectionReused)
-            assert repr(caller.client) == "<HttpClient up: 0 busy, 1 idle, h1>"
+            assert repr(caller.client) == "<HttpClient up: 0 busy, 1 idle, 0 connecting, 0 waiting, h1>"
             caller.client.close()
             assert caller.counts == (0, 0)
             assert await talk.left() < PROMPT_S
@@ -195,8 +196,7 @@ def test_unknown_host() -> None:
         raise socket.gaierror(-2, "Name or service not known")
 
     async def main() -> None:
-        caller = Caller(80, host="nowhere.test")
-        caller.client._resolver._lookup = lookup
+        caller = Caller(80, host="nowhere.test", lookup=lookup)
         with pytest.raises(UpstreamFailed, match=r"^upstream up cannot be resolved: Name or service") as failed:
             await caller.send()
         assert failed.value.fault is Fault.CONNECT
@@ -261,8 +261,7 @@ def test_second_family(monkeypatch: pytest.MonkeyPatch, is_deaf: bool) -> None:
         except OSError:
             pytest.skip("no IPv6 on loopback")
         with deaf("127.0.0.2", peer.port) if is_deaf else contextlib.nullcontext():
-            caller = Caller(peer.port, host="both.test")
-            caller.client._resolver._lookup = lookup
+            caller = Caller(peer.port, host="both.test", lookup=lookup)
             began_at = time.monotonic()
             await caller.ask(peer)
             assert (time.monotonic() - began_at >= 0.95) is is_deaf
@@ -285,18 +284,24 @@ def test_keepalive_ends() -> None:
     on_sockets(main)
 
 
-def test_socket_options() -> None:
+def test_socket_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """No Nagle delay, and a dead peer is noticed."""
+    dialed: list[DialedConnection] = []
+    open_connection = Dialer.open
+
+    async def record(dialer: Dialer) -> DialedConnection:
+        dialed.append(await open_connection(dialer))
+        return dialed[-1]
+
+    monkeypatch.setattr(Dialer, "open", record)
 
     async def main() -> None:
         async with listening() as peer:
             caller = Caller(peer.port, tcp_keepalive_s=30)
             await caller.ask(peer)
-            connection = caller.client._pool.try_acquire()
-            assert connection is not None
-            sock = connection._transport.get_extra_info("socket")  # type: ignore[attr-defined]
+            sock = dialed[0].transport.get_extra_info("socket")
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-            connection.abort()
+            caller.client.close()
 
     on_sockets(main)

@@ -23,14 +23,13 @@ def test_cancelled_while_resolving() -> None:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
 
     async def main() -> None:
-        caller = Caller(1, host="slow.test", max_connections=1)
-        caller.client._resolver._lookup = lookup
+        caller = Caller(1, host="slow.test", max_connections=1, lookup=lookup)
         sending = caller.send()
         await asyncio.sleep(0.01)
         sending.cancel()
         await asyncio.wait([sending], timeout=PROMPT_S)
         assert sending.cancelled()
-        assert repr(caller.client._pool) == "<ConnectionPool 0 busy, 0 idle, 0 connecting, 0 waiting>"
+        assert caller.is_unused()
         gate.set()
 
     on_sockets(main)
@@ -53,7 +52,7 @@ def test_connecting(loop: str) -> None:
                 await caller.send(within_s=0.05)
             assert failed.value.fault is Fault.TIMEOUT
             await until(lambda: open_sockets() <= before)
-            assert repr(caller.client._pool) == "<ConnectionPool 0 busy, 0 idle, 0 connecting, 0 waiting>"
+            assert caller.is_unused()
 
     on_sockets(main, loop=loop)
 
@@ -132,6 +131,6 @@ def test_no_socket_is_left_by_a_failure(monkeypatch: pytest.MonkeyPatch, broken:
                 await caller.send()
             assert getattr(failed.value, "fault", None) is fault
             assert await (await peer.accept()).left() < PROMPT_S
-            assert repr(caller.client._pool) == "<ConnectionPool 0 busy, 0 idle, 0 connecting, 0 waiting>"
+            assert caller.is_unused()
 
     on_sockets(main)

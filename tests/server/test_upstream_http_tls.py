@@ -120,7 +120,7 @@ def test_cancelled_in_the_handshake(trust: Trust, loop: str) -> None:
                 await caller.send(within_s=0.05)
             assert failed.value.fault is Fault.TIMEOUT
             assert await (await peer.accept()).left() < PROMPT_S
-            assert repr(caller.client._pool) == "<ConnectionPool 0 busy, 0 idle, 0 connecting, 0 waiting>"
+            assert caller.is_unused()
 
     on_sockets(main, loop=loop)
 
@@ -156,7 +156,7 @@ def test_negotiation(trust: Trust, http: str, offered: tuple[str, ...], version:
             async with h2_server(trust.server(*offered)) as served:
                 caller = caller_to(served.port, trust, http=http)
                 assert await whole(await caller.send()) == b"ok"
-                assert repr(caller.client) == "<HttpClient up: 0 busy, 1 idle, h2>"
+                assert repr(caller.client) == "<HttpClient up: 0 busy, 1 idle, 0 connecting, 0 waiting, h2>"
                 caller.client.close()
         else:
             async with listening(tls=trust.server(*offered)) as peer:

@@ -56,4 +56,4 @@ def test_grades_memory_is_bounded(*, is_one_client: bool) -> None:
         name = b"%d" % at
         grades.note_answer(b"key" if is_one_client else name, name, 0.0, FAILED)
     assert len(grades.report()) == (1 if is_one_client else MAX_CLIENTS)
-    assert sum(len(refused) for refused in grades._refused.values()) <= MAX_REFUSED
+    assert grades.n_refused_in_memory <= MAX_REFUSED

@@ -57,8 +57,8 @@ def test_open_shared_store_by_path_or_url(tmp_path: Path) -> None:
     assert isinstance(file, RemoteStore)
     assert isinstance(server, RemoteStore)
     assert file.is_shared
-    assert repr(file._backend) == f"<SqliteDoor {tmp_path / 'none' / 'found.db'}>"
-    assert repr(server._backend).startswith("<RedisDoor")
+    assert f"<SqliteBackend {tmp_path / 'none' / 'found.db'}>" in repr(file)
+    assert "<RedisBackend" in repr(server)
     assert not (tmp_path / "none").exists()
     with pytest.raises(ValueError, match="max_bytes"):
         open_shared_store("found.db", max_bytes=0)

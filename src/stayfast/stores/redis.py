@@ -140,7 +140,7 @@ class RedisBackend:
         return f"{self._prefix}i:{name}"
 
     def __repr__(self) -> str:
-        return f"<RedisDoor {self._prefix}>"
+        return f"<RedisBackend {self._prefix}>"
 
 
 def _index_names(route: str | None, tenant: str | None, tag: str | None) -> list[str]:

@@ -207,7 +207,7 @@ class SqliteBackend:
                     break
 
     def __repr__(self) -> str:
-        return f"<SqliteDoor {self._path}>"
+        return f"<SqliteBackend {self._path}>"
 
 
 def describe_problem(path: Path) -> str:

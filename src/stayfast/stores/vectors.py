@@ -36,6 +36,11 @@ class Vectors:
     def __len__(self) -> int:
         return sum(map(len, self._scopes.values()))
 
+    @property
+    def n_graphs(self) -> int:
+        """Scopes that are searched by graph."""
+        return sum(isinstance(index, _Graph) for index in self._scopes.values())
+
     def add(self, scope: bytes, key: int, vector: Floats) -> None:
         """Add a vector, replacing that of the same key. 0.5 ms at most up to 10,000 in a scope, 0.8 ms at 100,000."""
         index = self._scopes.get(scope)

@@ -99,6 +99,11 @@ class SimLoop(asyncio.SelectorEventLoop):
         """Active timers, without cancelled ones."""
         return sum(not timer.cancelled() for _, _, timer in self._timers)
 
+    @property
+    def n_cancelled_timers(self) -> int:
+        """Timers that were cancelled before they were due and still take memory."""
+        return self._n_cancelled
+
     def now(self) -> float:
         """Virtual seconds, as a Clock."""
         return self._now

@@ -68,7 +68,7 @@ def forward(ids: list[int], w: dict[str, Floats]) -> Floats:
 
 def test_encoder_matches_reference_vectors(encoder: OnnxEncoder) -> None:
     """In int8 each vector is within cosine .95 of float32's, most are within .99, and all are of length 1."""
-    w = read_safetensors(minilm._installed_weights() / "model.safetensors")
+    w = read_safetensors(minilm.installed_weights() / "model.safetensors")
     found = encoder.embed_all(TEXTS)
     cosines = [float(row @ forward(encoder.tokenize(text)[0], w)) for row, text in zip(found, TEXTS, strict=True)]
     assert min(cosines) > 0.95, cosines
@@ -108,7 +108,7 @@ def test_encoder_graph_is_built_once(encoder: OnnxEncoder, kept: Path, monkeypat
 
 def test_encoder_other_weights_build_another_graph(kept: Path, tmp_path: Path) -> None:
     """A folder of one's own with the same files is another input, and keeps what was made of the first."""
-    folder, installed = tmp_path / "mine", minilm._installed_weights()
+    folder, installed = tmp_path / "mine", minilm.installed_weights()
     folder.mkdir()
     for name in ("tokenizer.json", "config.json"):
         (folder / name).write_bytes((installed / name).read_bytes())
@@ -122,7 +122,7 @@ def test_encoder_other_weights_build_another_graph(kept: Path, tmp_path: Path) -
 def test_encoder_onnx_file_is_used_unchanged(encoder: OnnxEncoder, kept: Path, tmp_path: Path) -> None:
     """A file, or a folder with model.onnx, beside a tokenizer.json."""
     (tmp_path / "model.onnx").write_bytes(next(kept.glob("*.onnx")).read_bytes())
-    (tmp_path / "tokenizer.json").write_bytes((minilm._installed_weights() / "tokenizer.json").read_bytes())
+    (tmp_path / "tokenizer.json").write_bytes((minilm.installed_weights() / "tokenizer.json").read_bytes())
     for model in (tmp_path, tmp_path / "model.onnx"):
         taken = load_encoder(EmbedderConfig(model=str(model)))
         assert np.array_equal(taken.embed_all(TEXTS), encoder.embed_all(TEXTS))

@@ -342,14 +342,14 @@ def test_remote_store_close_is_bounded_in_time() -> None:
 
 
 def test_remote_store_leads_without_release_are_dropped() -> None:
-    """A call of which nobody says that it is over may be led by anybody soon; and takes no room here."""
+    """A lead that is not released expires after `coalesce_wait_s`, and takes no memory then."""
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, SharedConfig(local_bytes=0, coalesce_wait_s=1))
         for n in range(100):
             assert await rig.store.acquire_lead(n.to_bytes(32, "big"))
             await asyncio.sleep(0.1)
-        assert len(rig.store._leading) <= 11
+        assert rig.store.n_leads <= 11
 
     run(main)
 

@@ -30,10 +30,16 @@ def choices(*limits: ConcurrencyLimiter, quickest_s: float = 0.0) -> list[LimitO
     return [LimitOption(one, quickest_s) for one in limits]
 
 
+def set_mean_duration(limiter: ConcurrencyLimiter, seconds: float) -> None:
+    """The first attempt that ends sets the mean."""
+    limiter.release(seconds)
+    limiter.acquire()
+
+
 def empty(of: ConcurrencyLimiter, n_in_flight: int = 0) -> None:
-    """Nobody waits there, nothing is promised."""
-    assert (of.n_in_flight, of.n_waiting, of.n_waiting_shares, of._n_promised, of._queue.n, of._shares) == (n_in_flight, 0,
-                                                                                                            0, 0, 0, {})
+    """No request waits there, and no permit is promised."""
+    assert (of.n_in_flight, of.n_taken) == (n_in_flight, n_in_flight)
+    assert (of.n_waiting, of.n_waiting_shares, of.n_queued, of.n_waiting_tenants) == (0, 0, 0, 0)
 
 
 def test_limiter_cancelled_attempt_never_lowers_mean_duration() -> None:
@@ -130,7 +136,7 @@ def test_limiter_expected_wait_ignores_lower_bands() -> None:
     """Twenty wait for a second each: another of them could not be served in time, who goes first is."""
     async def main(loop: SimLoop) -> None:
         one = limited()
-        one._held_s = 1.0
+        set_mean_duration(one, 1.0)
         waiting = [loop.create_task(LimiterWaiter(loop, 100.0, 4).wait(choices(one))) for _ in range(20)]
         await asyncio.sleep(0)
         with pytest.raises(Shed, match="a wait of 21 s for a slot plus up to 1 s for a first token"):
@@ -170,11 +176,12 @@ def test_limiter_waiter_at_two_limiters_counts_once() -> None:
     """A quick one and a slow one: the wait is that for either, and each has its part of `max_waiting`."""
     async def main(loop: SimLoop) -> None:
         slow, quick = limited("slow", max_waiting=5), limited("quick", max_waiting=5)
-        slow._held_s, quick._held_s = 3.0, 1.0
+        set_mean_duration(slow, 3.0)
+        set_mean_duration(quick, 1.0)
         tasks = [loop.create_task(LimiterWaiter(loop, 100.0).wait(choices(slow, quick))) for _ in range(4)]
         await asyncio.sleep(0)
         assert [slow.n_waiting_shares, quick.n_waiting_shares] == pytest.approx([1.0, 3.0])
-        assert (slow.n_waiting, quick.n_waiting, slow._queue.n) == (1, 3, 4)
+        assert (slow.n_waiting, quick.n_waiting, slow.n_queued) == (1, 3, 4)
         with pytest.raises(Shed, match=r"upstream slow is at .* a wait of 3\.8 s for a slot"):  # the fifth, of 4 in 3 s
             await LimiterWaiter(loop, 3.0).wait(choices(slow, quick))
         for task in tasks:
@@ -202,7 +209,7 @@ def test_limiter_waiter_is_refused_only_if_all_limiters_refuse() -> None:
             await waiting
         first = loop.create_task(LimiterWaiter(loop, 100.0, 0).wait(choices(some)))
         await asyncio.sleep(0)
-        assert (some._queue.n, both.n_waiting_shares) == (1, 1.0)
+        assert (some.n_queued, both.n_waiting_shares) == (1, 1.0)
         both.release(1.0)
         assert await also is both
         some.release(1.0)

@@ -44,7 +44,7 @@ class Prober:
 
     def __init__(self, targets: list[tuple[UpstreamState, str]], config: ProbeConfig, clock: Clock, rng: Random,
                  sink: Sink) -> None:
-        self._targets = targets  # (upstream, its name of the model to probe)
+        self.targets = targets  # (upstream, its name of the model to probe)
         self.complaints: dict[str, str] = {}  # upstream: why its last probe failed
         self._config = config
         self._clock = clock
@@ -53,11 +53,11 @@ class Prober:
 
     @property
     def n_targets(self) -> int:
-        return len(self._targets)
+        return len(self.targets)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for member, model in self._targets:
+            for member, model in self.targets:
                 group.create_task(self._keep_proven(member, model))
 
     async def _keep_proven(self, member: UpstreamState, model: str) -> None:

@@ -95,6 +95,10 @@ class FairShares:
         self._weights = 0.0  # the sum of their weights
         self._recompute_at = float("-inf")
 
+    @property
+    def tenants_with_traffic(self) -> tuple[TenantShare, ...]:
+        return tuple(self._present)
+
     def add_request(self, share: TenantShare, now: float, least_waiting: float | None) -> None:
         """A tenant's request arrives. `least_waiting`: the least `served` of the waiting tenants; None: none waits."""
         if not share.n_waiting:
@@ -113,7 +117,7 @@ class FairShares:
             self._drop_absent(now)
 
     def start_request(self, share: TenantShare, estimated: float) -> None:
-        """A request starts. `thought`: the estimate of its `weighted_tokens` tokens."""
+        """A request starts. `estimated`: its `weighted_tokens`."""
         self.started_last = share.served
         share.n_running = n = share.n_running + 1
         if n > share.peak_now:
@@ -121,7 +125,7 @@ class FairShares:
         share.due += estimated / share.weight
 
     def end_request(self, share: TenantShare, estimated: float, used: float) -> None:
-        """A request ended. `thought`: the estimate given to `start_request`; `took`: the weighted tokens really used."""
+        """A request ended. `estimated`: as given to `start_request`; `used`: the weighted tokens really used."""
         share.n_running -= 1
         share.due = share.due - estimated / share.weight if share.n_running else 0.0
         share.served += used / share.weight

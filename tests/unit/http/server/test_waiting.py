@@ -53,7 +53,7 @@ def test_waiting_burst_within_the_grace_time_is_not_closed() -> None:
         waiting.remove(client)
     assert waiting.n_silent == 0
     assert waiting.close_surplus("a", 10, 10, 99.0) == 0
-    assert not waiting._by_address
+    assert waiting.n_addresses == 0
 
 
 def test_waiting_at_the_connection_limit_silent_before_idle() -> None:
