@@ -137,8 +137,8 @@ def test_every_command_has_its_module_and_help(capsys: pytest.CaptureFixture[str
     assert "78   the settings are invalid" in shown
 
 
-def test_check_tells_by_which_rules_prompts_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For each model of a route that has them marked: a name that is not known is no reason to be silent."""
+def test_check_prints_prompt_cache_rules_of_each_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For each model of a route with `prefix`, also if the name of the model is unknown."""
     file = tmp_path / "s.yaml"
     file.write_text("""
 upstreams:
@@ -257,8 +257,8 @@ def test_serve_check(compose: Compose) -> None:
     assert compose.settings is None
 
 
-def test_serve_tells_the_service_manager(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """READY=1 when it listens, STOPPING=1 when it drains."""
+def test_serve_notifies_systemd(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """READY=1 after the start of listening, STOPPING=1 at the start of draining."""
     told: list[tuple[str | None, str]] = []
     monkeypatch.setattr("stayfast.cli.serve.notify_systemd", lambda address, state: told.append((address, state)))
     monkeypatch.setenv("NOTIFY_SOCKET", "@manager")

@@ -162,8 +162,8 @@ def test_a_body_has_no_more_time_than_its_client_has_patience() -> None:
 
 
 @pytest.mark.parametrize("n_reads", [1, 2])
-def test_a_refused_body_is_swallowed_and_not_kept(n_reads: int) -> None:
-    """The connection stays usable, the memory free."""
+def test_parser_drops_the_body_of_a_rejected_request(n_reads: int) -> None:
+    """The body takes no memory, and the connection stays usable."""
     it = reader(refusal=StayfastError("no"))
     data = post(b"x" * 100_000)
     step = len(data) // n_reads + 1

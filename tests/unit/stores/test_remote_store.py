@@ -64,8 +64,8 @@ class TestShared(StoreSuite):
         run(main)
 
 
-def test_remote_store_ask_distinguishes_miss_from_no_reply() -> None:
-    """What is there, near, not there, late, gone or left alone: only a store that answered says that there is nothing."""
+def test_remote_store_look_up_distinguishes_miss_from_no_reply() -> None:
+    """Only a reply of the store proves that an answer is not stored; a time-out, an error or an open breaker does not."""
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, SharedConfig(local_ttl_s=10))
