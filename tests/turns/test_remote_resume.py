@@ -25,7 +25,7 @@ async def desk(asked: TurnRequest, a: Answer) -> None:
 async def apart(loop: SimLoop, request_id: str = "req_1") -> tuple[Serving, Serving]:
     """Two processes; a client of the first one is cut off after a word."""
     here = Serving(loop, desk)
-    there = Serving(loop, desk, ask_others=here.served.find_turn)
+    there = Serving(loop, desk, resume_remotely=here.served.find_turn)
     reply = await here.ask(events=EventsOptions(), request_id=request_id, total_s=9)
     await some(reply, 1)
     reply.close()

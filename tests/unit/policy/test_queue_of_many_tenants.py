@@ -80,7 +80,7 @@ class Many:
         candidates = self.next_by_the_rule()
         n_reserved = self.sharing.n_reserved_from_greedy(N_PLACES, self.now)
         popped = self.queue.pop(lambda band: len(self.running) + n_reserved < CEILINGS[band])
-        assert popped in (candidates or [None])
+        assert popped in candidates if candidates else popped is None
         if popped is not None:
             self.inside.remove(popped)
             self.start(popped.share, thought)

@@ -44,7 +44,7 @@ class Prober:
 
     def __init__(self, targets: list[tuple[UpstreamState, str]], config: ProbeConfig, clock: Clock, rng: Random,
                  sink: Sink) -> None:
-        self.targets = targets  # (upstream, its name of the model to probe)
+        self._targets = targets  # (upstream, its name of the model to probe)
         self.complaints: dict[str, str] = {}  # upstream: why its last probe failed
         self._config = config
         self._clock = clock
@@ -52,12 +52,17 @@ class Prober:
         self._sink = sink
 
     @property
+    def targets(self) -> list[tuple[UpstreamState, str]]:
+        """The probed upstreams, each with the name of its model."""
+        return self._targets
+
+    @property
     def n_targets(self) -> int:
-        return len(self.targets)
+        return len(self._targets)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for member, model in self.targets:
+            for member, model in self._targets:
                 group.create_task(self._keep_proven(member, model))
 
     async def _keep_proven(self, member: UpstreamState, model: str) -> None:
