@@ -1,4 +1,4 @@
-"""The support bot: what it says in time, in virtual time; and as people start it, in a terminal and with a real browser."""
+"""The support bot: its answers in virtual time, and the commands in a terminal and with a real browser."""
 
 import asyncio
 import json

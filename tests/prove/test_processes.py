@@ -1,4 +1,4 @@
-"""The rig: what it says of a server that does not start, and that nothing outlives it."""
+"""The process harness: errors of servers that do not start, and the end of every server."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The cold endpoints, and the bridge that any ASGI application can be mounted on."""
+"""The admin endpoints, and the bridge that mounts any ASGI application."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""server.siblings: questions among workers over private sockets; one that does not answer holds nobody up."""
+"""workers.channels: requests among workers over private sockets. A worker that does not answer blocks no other."""
 
 import asyncio
 import os

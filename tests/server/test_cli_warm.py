@@ -1,4 +1,4 @@
-"""`stayfast warm`: what is read, how it is asked, and what the first users find then."""
+"""`stayfast warm`: its input, its requests, and the cached answers of the first users."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""/debug/state: for admins only, and for everybody where nobody has a key."""
+"""/debug/state: for admins only; open if no key is configured."""
 
 import json
 

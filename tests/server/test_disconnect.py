@@ -1,4 +1,4 @@
-"""The client leaves, or stops reading: in every state the request ends at once, and nothing piles up."""
+"""A client disconnects, or stops reading: in every state the request ends at once, and buffers stay bounded."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The gateway as a stranger starts it: no settings, the embedded model, a crash of it in mid-answer."""
+"""The gateway without settings: the embedded model, and its crash in the middle of an answer."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""The HTTP client on real sockets: leaving at once, in every state, with nothing left behind."""
+"""The HTTP client on real sockets: cancelled in every state, it closes at once and leaves nothing open."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Bytes to requests without sockets: any split of the bytes gives the same requests."""
+"""http.server.parser without sockets: any split of the bytes gives the same requests."""
 
 import tracemalloc
 

@@ -1,4 +1,4 @@
-"""Large whole answers: the loop goes on while they are read, and what is held of them is bounded."""
+"""Large whole answers: the loop is not blocked while they are read, and their memory is bounded."""
 
 import asyncio
 import json

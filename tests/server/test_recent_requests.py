@@ -1,4 +1,4 @@
-"""/admin/requests and `stayfast explain`: who may see what, what is refused, and what is printed."""
+"""/admin/requests and `stayfast explain`: permissions, errors, and the printed text."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Numbers that several workers see."""
+"""workers.shared_memory: numbers that several workers see."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""An upstream over HTTP: where its answer ends, what counts as life, and what its errors may say."""
+"""An upstream over HTTP: the end of its response, signs of life, and the texts of its errors."""
 
 import asyncio
 import gzip

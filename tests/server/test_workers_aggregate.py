@@ -1,4 +1,4 @@
-"""`stayfast serve --workers`: one /metrics and one `explain` for all, also when a worker is killed."""
+"""`stayfast serve --workers`: one /metrics and one `explain` for all workers, also after a worker was killed."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`stayfast serve --workers`: quotas, places, limits and breakers of four processes are those of one, within 10 %."""
+"""`stayfast serve --workers`: four processes share quotas, places, limits and breakers, within 10 % of one process."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Clients that do not take no for an answer."""
+"""Grades of clients that retry after a refusal."""
 
 import pytest
 

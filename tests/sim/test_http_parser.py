@@ -1,4 +1,4 @@
-"""Bytes to requests: whatever the splits, whatever the bytes."""
+"""The parser with the requests of the simulator: any split of the bytes gives the same requests."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""An event loop that was blocked is said to be what it was; no step that merely waited meanwhile is blamed."""
+"""A blocked event loop is reported as such; steps that only waited meanwhile are not blamed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine

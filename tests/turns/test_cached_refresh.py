@@ -1,4 +1,4 @@
-"""What was looked up before anybody asked: renewed, told its age, and found in the store by others, on virtual time."""
+"""Refreshed results: renewed before their use, with their age, and shared through a store; in virtual time."""
 
 import asyncio
 from pathlib import Path

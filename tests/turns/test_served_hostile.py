@@ -1,4 +1,4 @@
-"""Turns that are served and do what no turn should: end the process, refuse to end, keep the loop, say more than is read."""
+"""Served turns that misbehave: they exit the process, do not end, block the loop, or write more than is read."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What settings of caches contradict each other, do nothing, or name what is not there."""
+"""Settings of caches that contradict each other, have no effect, or name missing files."""
 
 import asyncio
 import sqlite3

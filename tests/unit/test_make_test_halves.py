@@ -1,4 +1,4 @@
-"""The two halves of `make test`, which leave the user's own `-m` alone."""
+"""The two halves of `make test`, which do not change the effect of `-m`."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What metrics and the log make of answers that came from a cache."""
+"""Metrics and log lines of answers from a cache."""
 
 from pathlib import Path
 

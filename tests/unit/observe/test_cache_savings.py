@@ -1,4 +1,4 @@
-"""What caches saved, as it is counted."""
+"""The metrics of tokens and costs saved by caches."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""observe.totals: counts of several processes add up, and Prometheus can read them."""
+"""observe.metrics.counters: counts of several processes add up, and Prometheus can read them."""
 
 from typing import Any
 

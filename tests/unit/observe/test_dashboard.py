@@ -1,4 +1,4 @@
-"""observe.board: what Grafana takes, and queries that ask for what there is."""
+"""grafana.json: a valid dashboard whose queries use existing metrics."""
 
 from itertools import pairwise
 from typing import Any

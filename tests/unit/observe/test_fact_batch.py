@@ -1,4 +1,4 @@
-"""observe.batch: every fact once, in order, at once or a little later."""
+"""observe.fact_batch: every fact once, in order, at once or a little later."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""observe.log: one JSON line a request, written by another thread, never in the way."""
+"""observe.log: one JSON line per request, written by another thread that never blocks the loop."""
 
 import os
 import select

@@ -1,4 +1,4 @@
-"""observe.metrics: what is counted for each fact."""
+"""observe.metrics.collector: the counters and histograms that each fact changes."""
 
 from typing import Any
 

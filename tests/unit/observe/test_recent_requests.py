@@ -1,4 +1,4 @@
-"""observe.recent: the last requests, within bounds."""
+"""observe.recent_requests: the last requests, within bounds."""
 
 from collections.abc import Iterable
 from typing import Any

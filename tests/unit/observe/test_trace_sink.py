@@ -1,4 +1,4 @@
-"""observe.trace.sink: what is queued, what is dropped, and what an operator hears of a collector that is down."""
+"""observe.tracing.exporter: queued and dropped requests, and the log lines about a collector that is down."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""observe.waterfall: one request told in figures and in words."""
+"""observe.waterfall: the figures and the explanation of one request."""
 
 import msgspec
 import pytest

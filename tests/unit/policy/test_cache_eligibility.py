@@ -1,4 +1,4 @@
-"""Which questions may meet others."""
+"""The questions that a semantic cache may compare."""
 
 from time import process_time
 from typing import Any

@@ -1,4 +1,4 @@
-"""The embedder's queue, on a model of the test's own."""
+"""stores.batched_embedder: its queue, with the test's model."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""What processes tell each other through a shared store, on virtual time."""
+"""stores.journal: records that processes exchange through a shared store, in virtual time."""
 
 import asyncio
 from collections import Counter

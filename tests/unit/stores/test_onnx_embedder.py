@@ -1,4 +1,4 @@
-"""The encoder that is built of the installed weights, against BERT written once more in numpy."""
+"""stores.onnx_embedder: the encoder built from the installed weights, compared with BERT in numpy."""
 
 import json
 from math import erf, sqrt

@@ -1,4 +1,4 @@
-"""A shared store on virtual time: what is near, what is slow, what is gone, and what waits."""
+"""stores.remote_store in virtual time: local copies, slow and failed commands, and the queue."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The nearest vectors: exact, in a graph, and on the way from one to the other."""
+"""stores.vectors: the nearest vectors in a matrix, in a graph, and during the move between them."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the embedded model is not asked."""
+"""upstreams.embedded: requests that the embedded model rejects."""
 
 import asyncio
 from typing import Any

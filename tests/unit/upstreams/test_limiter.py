@@ -1,4 +1,4 @@
-"""state/limiter: whose turn it is at a limit, what a wait there is thought to take, and that none leaves anything."""
+"""upstreams.state.limiter: the order of waiters, the expected wait, and that no waiter leaves anything behind."""
 
 import asyncio
 from collections.abc import Sequence

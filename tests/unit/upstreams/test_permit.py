@@ -1,4 +1,4 @@
-"""upstreams/state: what a place teaches, by how it is left."""
+"""upstreams.state.permit: what the outcome of an attempt teaches."""
 
 from random import Random
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""upstreams/state: a healthy upstream is let alone, however it is asked; a sick one is not."""
+"""upstreams.state: a healthy upstream stays in use under every traffic pattern; a failing one does not."""
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush

@@ -1,4 +1,4 @@
-"""Which client connections without a request go, and when."""
+"""Connections without a request: which are closed, and when."""
 
 from stayfast.http.server.waiting_connections import GRACE_S, WaitingConnections, limited_address
 
