@@ -1,4 +1,4 @@
-"""`--serial none|only`: the two halves in which `make test` runs all tests, beside whatever `-m` selects."""
+"""`--serial none|only`: the two halves in which `make test` runs all tests, in addition to any `-m`."""
 
 import pytest
 

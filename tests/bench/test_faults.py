@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from stayfast.lab.load.faults import (
 )
 from stayfast.lab.load.result import Subject
 from stayfast.lab.simulated import FaultRule
-from tests.sim.test_cli import started
+from tests.sim.running import running_sim_command
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 PROVIDER = {"ttft": {"median_s": 0.005}, "gaps": {"median_s": 0.0, "sigma": 0.0}, "fills_max_tokens": True}
@@ -107,7 +108,7 @@ def test_faults_config_estimates_the_total_time() -> None:
 def test_bench_faults_interrupted_keeps_its_rows(tmp_path: Path) -> None:
     """The first row is printed during the second scenario; after Ctrl-C it is in the file, without a traceback."""
     path = tmp_path / "rows.json"
-    with started("--json", "--provider", "a=instant") as sim:
+    with running_sim_command("--json", "--provider", "a=instant") as sim:
         assert sim.stdout is not None
         url = json.loads(sim.stdout.readline())["url"]
         command = [sys.executable, "-m", "stayfast", "bench", "faults", "--target", f"direct={url}/v1", "--simulator", url,
@@ -143,6 +144,8 @@ def test_bench_faults_options_are_on_its_docs_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "bench-faults.md").read_text()
     parser = argparse.ArgumentParser(add_help=False)
     add_fault_options(parser)
-    options = [option for action in parser._actions for option in action.option_strings]
+    options = re.findall(r"(?<!\S)--?[a-z][\w-]*", parser.format_help())
+    assert "--help" not in options
+    assert options
     assert [option for option in options if f"`{option}" not in page and f" {option} " not in page] == []
     assert [name for name in BY_NAME if f"| `{name}` |" not in page] == []

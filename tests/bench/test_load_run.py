@@ -278,7 +278,7 @@ def test_sim_loop_fired_timers_are_not_counted_as_cancelled() -> None:
         for timer in cancelled:
             timer.cancel()
             timer.cancel()
-        return loop._n_cancelled
+        return loop.n_cancelled_timers
 
     assert run(main) == 5
 

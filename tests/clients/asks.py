@@ -1,4 +1,4 @@
-"""What the tests of this folder ask, in each SDK's own words, and the answer that each question must get."""
+"""The requests of the tests of this folder, in each SDK's own types, and the expected answers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A turn for the tests of this folder: a gateway serves it, beside a simulated model that it asks through the gateway."""
+"""A turn for the tests of this folder. A gateway serves it; the turn calls a simulated model through the same gateway."""
 
 import asyncio
 from functools import partial

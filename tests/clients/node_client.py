@@ -1,4 +1,4 @@
-"""OpenAI's SDK for Node in a process of its own, told by lines of JSON which case to run."""
+"""OpenAI's SDK for Node in its own process. Lines of JSON name the case to run."""
 
 import json
 import shutil

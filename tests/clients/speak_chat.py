@@ -1,4 +1,4 @@
-"""OpenAI's chat completions as the tests' upstream speaks them, and beside them completions, embeddings and models."""
+"""The chat completions of the tests' upstream, and its completions, embeddings and models."""
 
 import base64
 import json

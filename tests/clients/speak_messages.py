@@ -1,4 +1,4 @@
-"""Anthropic's messages as the tests' upstream speaks them, and beside them count_tokens."""
+"""The messages of the tests' upstream, and its count_tokens."""
 
 import json
 from collections.abc import Iterator

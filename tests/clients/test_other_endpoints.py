@@ -1,4 +1,4 @@
-"""Embeddings, completions, models, fields that nobody here knows, and many clients at a time."""
+"""Embeddings, completions, models, unknown fields, and many concurrent clients."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The fake provider, asked by each SDK in its own protocol without a gateway: what the other tests here stand on."""
+"""The fake provider, called by each SDK in its own protocol without a gateway. The other tests depend on it."""
 
 import json
 import time

@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _SPAN = re.compile(r"`([^`\n]+)`")
 
 
@@ -43,3 +44,8 @@ def prose(page: Path) -> str:
 def spans(page: Path) -> list[str]:
     """The code inside a page's sentences."""
     return _SPAN.findall(prose(page))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in _HEADING.findall(prose(page))}

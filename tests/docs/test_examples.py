@@ -9,12 +9,11 @@ import pytest
 from stayfast.cli import _parser
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import BUILT_IN, SettingsText, load_settings
-from tests.docs.pages import ROOT, blocks, pages, prose, spans
+from tests.docs.pages import ROOT, anchors, blocks, pages, prose, spans
 
 DIGEST = "sha256:" + "0" * 64
 PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages()]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 COMMAND = re.compile(r"(?:^|[;&(] *)(?:\S*/)?stayfast ([a-z-][^&|;#`]*)")
 REFERENCE = re.compile(r"\$\{(\w+)")
 TARGET = re.compile(r"(?:^|[;&] *)make ([a-z]+)")
@@ -66,11 +65,6 @@ def test_links_lead_somewhere(page: Path) -> None:
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), f"{link} leads nowhere"
         assert not anchor or anchor in anchors(target), f"{link}: there is no such heading"
-
-
-def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub makes of a page's headings."""
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(prose(page))}
 
 
 def test_a_wrong_page_is_found(tmp_path: Path) -> None:

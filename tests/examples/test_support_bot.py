@@ -1,4 +1,4 @@
-"""The support bot: what it says in time, in virtual time; and as people start it, in a terminal and with a real browser."""
+"""The support bot: its answers in virtual time, and the commands in a terminal and with a real browser."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ from stayfast.turns import Answer, budget
 from stayfast.turns.events import AnswerEvent, CitationEvent, DegradedEvent
 from stayfast.turns.model import Json, ModelReply, OnPiece
 from tests.browser import shown
-from tests.docs.test_examples import anchors
+from tests.docs.pages import anchors
 
 BOT = (sys.executable, "-m", "examples.support_bot")
 HEDGING = Passage("docs/hedging.md#off", "Hedging > Off",

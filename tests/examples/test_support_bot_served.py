@@ -1,4 +1,4 @@
-"""The support bot as a model of a real gateway, asked through OpenAI's SDK and by a client of the typed events."""
+"""The support bot as a model of a real gateway, called through OpenAI's SDK and by a client of the typed events."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec

@@ -106,7 +106,7 @@ def test_http_parser_splits_change_nothing(requests: list[bytes], cuts: list[int
 
 @pytest.mark.parametrize("head", _HEADS)
 @pytest.mark.parametrize("change", _STRANGE)
-def test_http_parser_invalid_requests_beside_valid_ones(head: str, change: tuple[str, str]) -> None:
+def test_http_parser_invalid_requests_next_to_valid_ones(head: str, change: tuple[str, str]) -> None:
     """With every length of a body around the declared one, in one read, one per request, and two."""
     body = b"0123456789" * 3
     for n_said in (1, 9, 10, 29, 30, 31, 100):

@@ -1,4 +1,4 @@
-"""The rig: what it says of a server that does not start, and that nothing outlives it."""
+"""The process harness: errors of servers that do not start, and the end of every server."""
 
 import asyncio
 import os
@@ -66,7 +66,7 @@ def test_processes_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> N
                 await processes.start("-c", "import time; time.sleep(60)")
         return processes
 
-    [process] = uvloop.run(main())._processes
+    [process] = uvloop.run(main()).children
     assert is_gone(process.pid)
 
 
@@ -102,13 +102,13 @@ def test_processes_claim_cancelled_ends_servers(is_up: bool) -> None:
         processes, started = Processes(), asyncio.Event()
         async with asyncio.TaskGroup() as group:
             task = group.create_task(claim(processes, started))
-            while not (started.is_set() if is_up else processes._processes):
+            while not (started.is_set() if is_up else processes.children):
                 await asyncio.sleep(0.01)
             task.cancel()
         assert task.cancelled()
         return processes
 
-    [process] = uvloop.run(main())._processes
+    [process] = uvloop.run(main()).children
     assert is_gone(process.pid)
 
 

@@ -5,11 +5,15 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
+
+import pytest
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.errors import DeadlineExceeded, StayfastError
 from stayfast.core.types import Allowance, AnswerSummary, Chunk, Request, Stage
+from stayfast.http.server.connection import ServerConnection
+from stayfast.http.server.parser import RequestParser
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.backend import ActiveSystem, PurgeFilter, RecentRequestsQuery
@@ -193,8 +197,14 @@ class Client:
             body = await self.reader.readexactly(int(headers["content-length"]))
         return status, headers, body
 
+    def pause_reading(self) -> None:
+        self.writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+    def resume_reading(self) -> None:
+        self.writer.transport.resume_reading()  # type: ignore[attr-defined]
+
     def leave(self) -> None:
-        """Close as a client does that has had enough."""
+        """Close in the normal way."""
         self.writer.close()
 
     def reset(self) -> None:
@@ -244,6 +254,32 @@ def host(sink: RecordingSink, errors: list[BaseException]) -> ServerHooks:
     """What a server gets from whoever starts it, for tests."""
     return ServerHooks(clock=SystemClock(), sink=sink, entropy=b"12345678", version="0", on_error=errors.append,
                 on_listening=lambda addresses: None, on_reload=lambda: None, on_draining=lambda: None)
+
+
+def record_transports(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Transport]:
+    """The server's side of each later connection, in order."""
+    transports: list[asyncio.Transport] = []
+    connection_made = ServerConnection.connection_made
+
+    def record(connection: ServerConnection[Any], transport: asyncio.BaseTransport) -> None:
+        transports.append(cast("asyncio.Transport", transport))
+        connection_made(connection, transport)
+
+    monkeypatch.setattr(ServerConnection, "connection_made", record)
+    return transports
+
+
+def record_overrun_parsers(monkeypatch: pytest.MonkeyPatch) -> list[RequestParser[Any]]:
+    """The parsers of connections whose client sends too far ahead."""
+    parsers: list[RequestParser[Any]] = []
+    reject_further = RequestParser.reject_further
+
+    def record(parser: RequestParser[Any], refusal: StayfastError) -> None:
+        parsers.append(parser)
+        reject_further(parser, refusal)
+
+    monkeypatch.setattr(RequestParser, "reject_further", record)
+    return parsers
 
 
 async def eventually(is_so: Callable[[], bool], within_s: float = 20.0) -> float:

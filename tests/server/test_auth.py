@@ -1,4 +1,4 @@
-"""Who may come in: keys, tenants, and what is open to everybody."""
+"""Authentication: keys, tenants, and endpoints without a key."""
 
 import json
 from typing import Literal

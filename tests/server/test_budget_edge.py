@@ -1,4 +1,4 @@
-"""Deadlines that clients send, and the marks of answers that are not what was asked for, at the edge."""
+"""Deadlines set by clients, and headers that mark degraded answers."""
 
 import pytest
 import uvloop

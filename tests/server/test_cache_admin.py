@@ -1,4 +1,4 @@
-"""/admin/cache and `stayfast cache stats|inspect|purge`: who may, what is refused, and what many workers come to."""
+"""/admin/cache and `stayfast cache stats|inspect|purge`: permissions, errors, and totals over several workers."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a client at the edge says to a cache, and what it is told."""
+"""A client's cache controls, and the cache headers of answers."""
 
 from typing import cast
 

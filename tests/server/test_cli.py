@@ -137,8 +137,8 @@ def test_every_command_has_its_module_and_help(capsys: pytest.CaptureFixture[str
     assert "78   the settings are invalid" in shown
 
 
-def test_check_tells_by_which_rules_prompts_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """For each model of a route that has them marked: a name that is not known is no reason to be silent."""
+def test_check_prints_prompt_cache_rules_of_each_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For each model of a route with `prefix`, also if the name of the model is unknown."""
     file = tmp_path / "s.yaml"
     file.write_text("""
 upstreams:
@@ -257,8 +257,8 @@ def test_serve_check(compose: Compose) -> None:
     assert compose.settings is None
 
 
-def test_serve_tells_the_service_manager(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """READY=1 when it listens, STOPPING=1 when it drains."""
+def test_serve_notifies_systemd(compose: Compose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """READY=1 after the start of listening, STOPPING=1 at the start of draining."""
     told: list[tuple[str | None, str]] = []
     monkeypatch.setattr("stayfast.cli.serve.notify_systemd", lambda address, state: told.append((address, state)))
     monkeypatch.setenv("NOTIFY_SOCKET", "@manager")
@@ -311,37 +311,37 @@ def test_hello_without_a_name_to_try() -> None:
 
 
 class Parent:
-    """In place of the supervisor: runs no worker, keeps what it was given, and hears of an engine while it runs."""
+    """Replaces the supervisor and `compose`: starts no worker, records snapshots, and announces an engine."""
 
     def __init__(self) -> None:
         self.command: Callable[[int], list[str]]
         self.reload: Callable[[], bytes]
         self.announce: Callable[[str, tuple[str, int]], None]
-        self.briefings: list[bytes] = []
+        self.snapshots: list[bytes] = []
 
     def __call__(self, config: object, command: Callable[[int], list[str]], reload: Callable[[], bytes], *_: object,
                  **__: object) -> "Parent":
-        """Be made."""
+        """Replaces the constructor."""
         self.command, self.reload = command, reload
         return self
 
-    def companions(self, settings: Settings, announce: Callable[[str, tuple[str, int]], None]) -> list[Any]:
+    def engine_hosts(self, settings: Settings, announce: Callable[[str, tuple[str, int]], None]) -> list[Any]:
         """No engine runs; one is announced later."""
         self.announce = announce
         return []
 
-    def brief(self, briefing: bytes) -> None:
-        """What workers would get."""
-        self.briefings.append(briefing)
+    def send_snapshot(self, snapshot: bytes) -> None:
+        """Record what the workers would receive."""
+        self.snapshots.append(snapshot)
 
     async def run(self) -> int:
-        """An engine becomes ready, then all is over."""
+        """Announce an engine, then end."""
         self.announce("tiny", ("127.0.0.1", 7))
         return 0
 
 
 def test_workers_get_the_settings_that_the_parent_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker builds the parent's settings from its briefing alone, even when the file is broken meanwhile."""
+    """A worker builds the parent's settings from the snapshot alone, even when the file is broken meanwhile."""
     from stayfast.cli import serve
 
     parent = Parent()
@@ -356,7 +356,7 @@ def test_workers_get_the_settings_that_the_parent_checked(monkeypatch: pytest.Mo
 
     above, below = socket.socketpair()
     with above, below:
-        above.sendall(encode_frame(parent.briefings[0]))
+        above.sendall(encode_frame(parent.snapshots[0]))
         told = serve.ParentState(ParentChannel(below), {})
     settings = told.load()
     assert (list(settings.routes), settings.workers) == (["m"], 2)
@@ -373,7 +373,7 @@ def test_worker_is_ready_only_when_it_takes_signals(monkeypatch: pytest.MonkeyPa
         told: dict[str, object] = {"name": "x", "text": GOOD, "model": None, "engines": {}, "folder": None, "overrides": []}
         above.sendall(encode_frame(json.dumps(told).encode()))
         lifeline = ParentChannel(below)
-        monkeypatch.setattr(lifeline, "run", lambda drain_s: None)
+        monkeypatch.setattr(lifeline, "watch", lambda drain_s: None)
         monkeypatch.setattr(ParentChannel, "from_stdin", lambda: lifeline)
         said: list[str] = []
         monkeypatch.setattr(lifeline, "send_ready", lambda: said.append("ready"))

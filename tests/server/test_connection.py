@@ -9,7 +9,20 @@ import uvloop
 from stayfast.core.types import Request
 from stayfast.http.server.parser import READ_AHEAD_BYTES
 from stayfast.server.config import ServerConfig
-from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, Step, eventually, get, post, serving
+from tests.server.fakes import (
+    ANSWER,
+    CHAT,
+    STREAM,
+    FakeBackend,
+    FakeGateway,
+    Step,
+    eventually,
+    get,
+    post,
+    record_overrun_parsers,
+    record_transports,
+    serving,
+)
 
 pytestmark = pytest.mark.sockets
 
@@ -59,8 +72,9 @@ def test_connection_runs_one_request_at_a_time() -> None:
     uvloop.run(main())
 
 
-def test_connection_read_ahead_limit_serves_complete_requests_then_refuses() -> None:
-    """Reading must go on, so that its leaving shows; what comes above the read-ahead is dropped, not kept."""
+def test_connection_read_ahead_limit_serves_complete_requests_then_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading goes on, because only reading shows a disconnect; bytes above the read-ahead limit are dropped."""
+    overrun = record_overrun_parsers(monkeypatch)
 
     async def main() -> None:
         gate = asyncio.Event()
@@ -73,9 +87,8 @@ def test_connection_read_ahead_limit_serves_complete_requests_then_refuses() -> 
             body = named("m" * 30_000)
             client.send(post(body))
             await eventually(lambda: len(running.backend.gateway.seen) == 1)
-            (connection,) = running.server.http.connections
             client.send(post(body) * 400)
-            await eventually(lambda: connection._parser.is_over)
+            await eventually(lambda: bool(overrun))
             await client.writer.drain()  # 12 MB are taken in, so nothing but the answers hold them
             gate.set()
             statuses, told = list[int](), b""
@@ -264,15 +277,15 @@ def test_connections_hundred_concurrent() -> None:
     uvloop.run(main())
 
 
-def test_connection_small_segments_are_sent_at_once() -> None:
+def test_connection_small_segments_are_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """TCP_NODELAY: a second small chunk does not wait for the client's acknowledgement."""
+    transports = record_transports(monkeypatch)
 
     async def main() -> None:
         async with serving() as running:
             await running.connect()
-            await eventually(lambda: len(running.server.http.connections) == 1)
-            (connection,) = running.server.http.connections
-            sock = connection._transport.get_extra_info("socket")
+            await eventually(lambda: len(transports) == 1)
+            sock = transports[0].get_extra_info("socket")
             assert sock.getsockopt(6, 1) == 1  # IPPROTO_TCP, TCP_NODELAY
 
     uvloop.run(main())

@@ -1,4 +1,4 @@
-"""A gateway whose descriptors somebody uses up: who is served, who is blamed, and what the log says."""
+"""A gateway without free descriptors: which requests are served, which errors are returned, and the log."""
 
 import asyncio
 import json

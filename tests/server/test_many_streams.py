@@ -1,4 +1,4 @@
-"""More streams to one upstream than a thousand; what is left of connections when they are gone."""
+"""More than a thousand streams to one upstream, and the memory that closed connections leave."""
 
 import asyncio
 import gc

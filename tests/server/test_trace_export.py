@@ -22,7 +22,7 @@ from stayfast.observe.tracing.config import TraceConfig
 from stayfast.observe.tracing.otlp import OtlpExporter
 from tests.ports import free_port
 from tests.server.fakes import post
-from tests.unit.observe.test_trace_spans import attributes, request
+from tests.unit.observe.span_rig import attributes, request
 
 pytestmark = pytest.mark.sockets
 CALLER = "00-12345678901234567890123456789012-1234567890123456-01"

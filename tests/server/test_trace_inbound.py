@@ -1,4 +1,4 @@
-"""server.inbound: the trace context of a request, in whatever shape it comes."""
+"""The trace context of a request, valid or not."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A gateway of several workers in front of an upstream of the test's own, and clients that know their worker."""
+"""A gateway of several workers in front of the test's upstream, and clients that record their worker."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Programs that these tests ask of the machine."""
+"""Programs that these tests need on the machine."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Requests of every kind, good and bad, so that every metric has something to say."""
+"""Requests of every kind, good and bad, so that every metric has a value."""
 
 import json
 import socket

@@ -1,8 +1,11 @@
-"""A simulator in this process, on a free port, in a thread of its own."""
+"""A simulator on a free port: in a thread of this process, or as the command `stayfast sim`."""
 
 import asyncio
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -99,3 +102,15 @@ def running_sim(providers: Mapping[str, ProviderConfig], **listen: Any) -> Itera
         thread.join(PATIENCE_S)
         loop.close()
     assert sim.errors == []
+
+
+@contextmanager
+def running_sim_command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`stayfast sim` as a subprocess; killed at the end of the block."""
+    process = subprocess.Popen([sys.executable, "-m", "stayfast", "sim", "--port", "0", *arguments], text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "src"})
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()

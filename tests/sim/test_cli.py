@@ -1,13 +1,8 @@
 """`stayfast sim` as a person or a script runs it."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -18,26 +13,15 @@ from stayfast import cli
 from stayfast.cli.sim import format_presets, load_providers
 from stayfast.lab.simulated import PRESETS, ProviderConfig
 from stayfast.settings import SettingsError
+from tests.sim.running import running_sim_command
 
 ASK = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}).encode()
 BASE = ProviderConfig("gpt-4o-like", 7)
 
 
-@contextmanager
-def started(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    """The command, running; killed at the end should it still be."""
-    process = subprocess.Popen([sys.executable, "-m", "stayfast", "sim", "--port", "0", *arguments], text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "src"})
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
 @pytest.mark.sockets
 def test_sim_json_prints_address_first_and_counts_last() -> None:
-    with started("--json", "--provider", "fast=instant", "--provider", "slow=opus-4.6-like") as process:
+    with running_sim_command("--json", "--provider", "fast=instant", "--provider", "slow=opus-4.6-like") as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
         assert told["url"] == f"http://127.0.0.1:{told['port']}"
@@ -59,7 +43,7 @@ def test_sim_json_prints_address_first_and_counts_last() -> None:
 
 @pytest.mark.sockets
 def test_sim_closed_stdout_is_no_error() -> None:
-    with started("--json") as process:
+    with running_sim_command("--json") as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.stdout.close()
@@ -72,7 +56,7 @@ def test_sim_closed_stdout_is_no_error() -> None:
 
 @pytest.mark.sockets
 def test_sim_prints_an_address_and_a_curl_line() -> None:
-    with started() as process:
+    with running_sim_command() as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         with urlopen(f"{url}/models", timeout=10) as answer:
@@ -90,7 +74,7 @@ def test_sim_provider_with_own_settings_is_not_called_instant(tmp_path: Path) ->
     path = tmp_path / "providers.yaml"
     path.write_text("providers: {a: {ttft: {median_s: 1}, gaps: {median_s: 1}}, b: {preset: steady, engine: {}}, "
                     "c: {preset: instant}}\n")
-    with started("--config", str(path)) as process:
+    with running_sim_command("--config", str(path)) as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
@@ -122,7 +106,7 @@ def test_sim_wrong_option_prints_its_own_usage(words: list[str], said: str,
     (("--host", "192.0.2.1"), 3, "192.0.2.1"),
 ])
 def test_sim_wrong_usage_is_named(arguments: tuple[str, ...], status: int, named: str) -> None:
-    with started(*arguments) as process:
+    with running_sim_command(*arguments) as process:
         said, errors = process.communicate(timeout=20)
     assert (process.returncode, said) == (status, "")
     assert named in errors

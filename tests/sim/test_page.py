@@ -1,4 +1,4 @@
-"""docs/simulator.md says what there is."""
+"""docs/simulator.md lists everything that exists."""
 
 import re
 from pathlib import Path

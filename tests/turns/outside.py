@@ -1,4 +1,4 @@
-"""A program of somebody else that uses all of `stayfast.turns`: test_pyright.py has pyright read it; nothing runs it."""
+"""A program of a user of `stayfast.turns`: test_pyright.py has pyright check it; nothing runs it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence

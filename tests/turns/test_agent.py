@@ -1,4 +1,4 @@
-"""Agents end: what is called, in which order its results come, what is told of what hangs, and that there is an answer."""
+"""Agents: the calls, the order of their results, steps that hang, and that every run ends with an answer."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What steps say that they cost."""
+"""The costs that steps report."""
 
 from math import inf, nan
 

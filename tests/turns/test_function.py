@@ -1,4 +1,4 @@
-"""The function that a setting names: found, or an error that says what to write instead."""
+"""The function that a setting names: found, or an error with the correct form."""
 
 import asyncio
 import importlib

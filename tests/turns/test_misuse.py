@@ -1,4 +1,4 @@
-"""Wrong use is told at once, with what to write instead."""
+"""Wrong use raises at once, with the correct form."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine

@@ -1,4 +1,4 @@
-"""A turn that runs in another process: whoever comes back here has the rest of it, as it comes."""
+"""A turn in another process: a client that reconnects here gets the rest of the answer as it is written."""
 
 import asyncio
 

@@ -116,7 +116,7 @@ def test_served_turn_unsupported_field_is_400(fields: dict[str, Any], param: str
         serving = Serving(loop, three)
         with pytest.raises(Rejected) as refused:
             await serving.ask(chat(**fields))
-        assert not serving.served._running
+        assert serving.served.n_running == 0
         return refused.value
 
     refused = run(main)
@@ -154,7 +154,7 @@ def test_served_turn_hanging_outside_of_steps_is_cancelled() -> None:
             await serving.ask()
         ended_at = loop.now()
         await quiet()
-        return failed.value, ended_at, len(serving.served._running)
+        return failed.value, ended_at, serving.served.n_running
 
     failed, ended_at, n_running = run(main)
     assert (getattr(failed, "status", 0), n_running) == (504, 0)
@@ -187,7 +187,7 @@ def test_served_turn_disconnect_cancels_it_at_once() -> None:
     at, serving = run(main)
     assert at == pytest.approx(0.3)
     assert sorted(ended) == ["kb", "web"]
-    assert (len(serving.served._running), serving.rig.n_in_flight, serving.failures) == (0, 0, [])
+    assert (serving.served.n_running, serving.rig.n_in_flight, serving.failures) == (0, 0, [])
     assert [(row.name, row.outcome) for row in serving.attempts[0].steps] == [("kb", "cancelled"), ("web", "cancelled")]
     assert running_threads() == []
 
@@ -202,10 +202,10 @@ def test_served_turn_cancelled_before_its_first_event() -> None:
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(serving.ask())
             await asyncio.sleep(0.2)
-            assert len(serving.served._running) == 1
+            assert serving.served.n_running == 1
             asking.cancel()
         await quiet()
-        return loop.now(), len(serving.served._running)
+        return loop.now(), serving.served.n_running
 
     at, n_running = run(main)
     assert at == pytest.approx(0.2)

@@ -43,7 +43,7 @@ def test_late_patches_follow_the_final_event_on_request() -> None:
         events = told(await read(await serving.ask(events=wish)))
         at = loop.now()
         await quiet()
-        assert not serving.served._running
+        assert serving.served.n_running == 0
         return [name for _, name, _ in events], at, loop.now()
 
     names, at, _ = run(lambda loop: main(loop, LATE))
@@ -129,7 +129,7 @@ def test_turn_without_readers_is_cancelled_after_resume_s() -> None:
         await some(reply, 1)
         reply.close()
         await asyncio.sleep(4.9)
-        assert (len(serving.served._running), len(serving.served.resumable)) == (1, 1)
+        assert (serving.served.n_running, len(serving.served.resumable)) == (1, 1)
         for tenant, request_id in (("other", "req_1"), ("acme", "req_2"), (None, "req_1")):
             with pytest.raises(Rejected) as refused:
                 await serving.ask(events=EventsOptions(after=1), tenant=tenant, request_id=request_id)
@@ -138,7 +138,7 @@ def test_turn_without_readers_is_cancelled_after_resume_s() -> None:
             await serving.ask(events=EventsOptions(after=7), tenant="acme")
         assert (refused.value.status, refused.value.param) == (400, "last-event-id")
         await asyncio.sleep(0.2)
-        assert (len(serving.served._running), len(serving.served.resumable)) == (0, 0)
+        assert (serving.served.n_running, len(serving.served.resumable)) == (0, 0)
 
     run(main)
 
@@ -181,7 +181,7 @@ def test_resumable_turns_above_the_text_limit_drop_the_oldest(monkeypatch: pytes
                 continue
             found.append(n)
         await asyncio.sleep(20)
-        assert (len(serving.served.resumable), serving.served.resumable._n_chars) == (0, 0)
+        assert (len(serving.served.resumable), serving.served.resumable.n_chars) == (0, 0)
         return found
 
     assert run(main) == [3, 4]
@@ -198,6 +198,6 @@ def test_resumable_turns_above_the_count_limit_drop_the_oldest() -> None:
             reply = await serving.ask(events=TYPED, request_id=request_id, total_s=60)
             reply.close()
         await quiet()
-        return len(serving.served.resumable), len(serving.served._running)
+        return len(serving.served.resumable), serving.served.n_running
 
     assert run(main) == (1000, 1000)

@@ -1,4 +1,4 @@
-"""Turns that are served and do what no turn should: end the process, refuse to end, keep the loop, say more than is read."""
+"""Served turns that misbehave: they exit the process, do not end, block the loop, or write more than is read."""
 
 import asyncio
 import json
@@ -89,7 +89,7 @@ def test_generator_that_never_awaits_does_not_block_the_loop() -> None:
             answered_at = loop.now()
         assert asking.result() in ("turn_out_of_time", "deadline_exceeded")
         await quiet()
-        assert not serving.served._running
+        assert serving.served.n_running == 0
         return answer, answered_at, loop.now()
 
     answer, answered_at, ended_at = run(main)
@@ -178,9 +178,9 @@ def test_served_turn_that_suppresses_cancellation_is_logged_as_abandoned() -> No
         await asyncio.sleep(CANCEL_WAIT_S * 0.9)
         assert serving.failures == []
         await asyncio.sleep(CANCEL_WAIT_S)
-        assert len(serving.served._running) == 1
+        assert serving.served.n_running == 1
         await asyncio.sleep(9)
-        assert not serving.served._running
+        assert serving.served.n_running == 0
         return serving
 
     (told_of,) = run(main).failures

@@ -1,4 +1,4 @@
-"""One call of a cache for several turns: whose time it has, who pays, who is hurt when another leaves. Virtual time."""
+"""One call of a cached function for several turns: its deadline, its cost, and a turn that leaves. Virtual time."""
 
 import asyncio
 

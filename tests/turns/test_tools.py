@@ -1,4 +1,4 @@
-"""Tools: what the model reads of a function, how wrong arguments and long results come back, and wrong use."""
+"""Tools: the description of a function for the model, wrong arguments, long results, and wrong use."""
 
 import asyncio
 import threading

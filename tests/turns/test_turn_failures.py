@@ -1,4 +1,4 @@
-"""What an answer can be told, and what is refused where it is written, so that no reader breaks."""
+"""Values that an answer rejects at the call that writes them, so that no reader fails."""
 
 import asyncio
 from collections.abc import Callable

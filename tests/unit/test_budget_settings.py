@@ -82,7 +82,7 @@ routes: {"m": {upstreams: [big], budget: {model: 20}, timeouts: {total_s: 100}},
 def test_upstream_used_only_as_fallback_is_probed() -> None:
     """It must stand ready as the others do; it is asked for the model that it would be asked for."""
     built = system(UPSTREAMS + ROUTE)
-    assert [(member.upstream.name, model) for member, model in built.prober._targets] == [
+    assert [(member.upstream.name, model) for member, model in built.prober.targets] == [
         ("big", "big-model"), ("small", "small-chat")]
 
 

@@ -1,5 +1,6 @@
-"""What settings of caches contradict each other, do nothing, or name what is not there."""
+"""Settings of caches that contradict each other, have no effect, or name missing files."""
 
+import asyncio
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -10,6 +11,7 @@ from stayfast.cli import main
 from stayfast.core.clock import SystemClock
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Settings, SettingsError, SettingsText, find_unusable_files, load_settings
+from stayfast.stores.base import Get
 from stayfast.stores.sqlite import SqliteBackend
 
 TEXT = "upstreams: {u: {kind: simulated}}\nroutes: {m: {upstreams: [u], cache: {CACHE}}}\n"
@@ -50,6 +52,12 @@ def _other_database(path: Path) -> None:
         file.execute("CREATE TABLE orders (n INTEGER)")
 
 
+async def _create_store(path: Path) -> None:
+    backend = SqliteBackend(path, 1 << 20, SystemClock())
+    await backend.execute([Get(bytes(32))])
+    await backend.close()
+
+
 def _folder_of_a_model(path: Path) -> None:
     path.mkdir()
     (path / "model.onnx").touch()
@@ -84,13 +92,10 @@ def test_sqlite_store_valid_or_missing_file_is_accepted(tmp_path: Path) -> None:
     assert not path.exists()
     path.touch()
     assert find_unusable_files(its) == []
-    door = SqliteBackend(path, 1 << 20, SystemClock())
-    door._run_on_thread(lambda file: file.execute("BEGIN EXCLUSIVE"))
-    try:
+    asyncio.run(_create_store(path))
+    with closing(sqlite3.connect(path, isolation_level=None)) as file:
+        file.execute("BEGIN EXCLUSIVE")
         assert find_unusable_files(its) == []
-    finally:
-        door._disconnect()
-        door._thread.shutdown()
     assert find_unusable_files(its) == []
 
 

@@ -1,4 +1,4 @@
-"""What commands say of a gateway that did not do what it was asked for."""
+"""The errors of commands whose request to the gateway fails."""
 
 import pytest
 

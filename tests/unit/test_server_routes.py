@@ -1,4 +1,4 @@
-"""server.routes: what a client hears that asked for the wrong path, or showed the wrong key."""
+"""The errors for a wrong path or key."""
 
 import pytest
 

@@ -91,6 +91,11 @@ class Window:
         self._open = LogHistogram()
         self._before: dict[float, tuple[float, LogHistogram]] = {}  # by span: start of the slot, sum of the closed slots
 
+    @property
+    def n_slots(self) -> int:
+        """Histograms in memory, of 5 s or a minute each."""
+        return len(self._fine) + len(self._coarse)
+
     def add(self, seconds: float, now: float) -> None:
         if now >= self._ends_at:
             self._open_slot(now)

@@ -83,7 +83,7 @@ def load_encoder(config: EmbedderConfig, cache_dir: str = "") -> OnnxEncoder:
 
     cache_dir: used if the settings have none. Raises NoEmbedder with advice.
     """
-    folder = Path(config.model).expanduser() if config.model else _installed_weights()
+    folder = Path(config.model).expanduser() if config.model else installed_weights()
     try:
         if folder.is_file():
             return OnnxEncoder(folder, _tokenizer_for(folder), config.max_tokens)
@@ -120,7 +120,8 @@ def digest_files(*files: Path) -> str:
     return whole.hexdigest()
 
 
-def _installed_weights() -> Path:
+def installed_weights() -> Path:
+    """The folder of the installed package of weights. Raises NoEmbedder."""
     found = find_spec(WEIGHTS)
     if found is None or found.origin is None:
         raise NoEmbedder(f"no weights are installed: {INSTALL_HINT}")

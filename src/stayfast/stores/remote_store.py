@@ -174,6 +174,16 @@ class RemoteStore:
         self._journals: list[Journal] = []
 
     @property
+    def n_leads(self) -> int:
+        """Calls of this process that others may wait for."""
+        return len(self._leading)
+
+    @property
+    def n_journals(self) -> int:
+        """Journals that are open, or were when the last one was opened."""
+        return len(self._journals)
+
+    @property
     def n_bytes(self) -> int:
         return self._local.n_bytes
 
@@ -394,8 +404,8 @@ class RemoteStore:
         self._sink.emit(StoreCallDone(self.name, what, result, self._clock.now() - began_at))
 
     def __repr__(self) -> str:
-        return (f"<RemoteStore {self.name}: {self._gets.breaker.state.value}, {len(self._local)} local copies, "
-                f"{len(self._gets.waiting)} look-ups queued>")
+        return (f"<RemoteStore {self.name} at {self._backend!r}: {self._gets.breaker.state.value}, {len(self._local)} local "
+                f"copies, {len(self._gets.waiting)} look-ups queued>")
 
 
 def _time_out(future: Future) -> None:

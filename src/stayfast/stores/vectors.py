@@ -37,6 +37,11 @@ class Vectors:
     def __len__(self) -> int:
         return sum(map(len, self._scopes.values()))
 
+    @property
+    def n_graphs(self) -> int:
+        """Scopes that are searched by graph."""
+        return sum(isinstance(index, _Graph) for index in self._scopes.values())
+
     def add(self, scope: bytes, key: int, vector: Floats) -> None:
         """Add a vector; it replaces the one of the same key. Takes at most 0.5 ms up to 10,000 vectors in a scope, 0.8 ms at
         100,000.

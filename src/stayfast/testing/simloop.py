@@ -99,6 +99,11 @@ class SimLoop(asyncio.SelectorEventLoop):
         """The number of timers that are not cancelled."""
         return sum(not timer.cancelled() for _, _, timer in self._timers)
 
+    @property
+    def n_cancelled_timers(self) -> int:
+        """Timers that were cancelled before they were due and still take memory."""
+        return self._n_cancelled
+
     def now(self) -> float:
         """The virtual time in seconds (`Clock.now`)."""
         return self._now

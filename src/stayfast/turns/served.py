@@ -76,6 +76,11 @@ class ResumableTurns:
             self._n_chars -= turn.n_chars
         turn.stop_waiting()
 
+    @property
+    def n_chars(self) -> int:
+        """The text of all ended turns."""
+        return self._n_chars
+
     def __len__(self) -> int:
         return len(self._turns)
 
@@ -152,6 +157,10 @@ class ServedTurn(TurnUpstream):
         turn.task.add_done_callback(lambda _: self._on_turn_done(turn))
         return turn
 
+    @property
+    def n_running(self) -> int:
+        return len(self._running)
+
     def cancel_all(self) -> None:
         """Cancel the running turns, as the process ends."""
         for turn in self._running:
@@ -170,7 +179,7 @@ class ServedTurn(TurnUpstream):
                                    f"{turn.name} was cancelled but still runs: let it raise asyncio.CancelledError"))
 
     def __repr__(self) -> str:
-        return (f"<ServedTurn {self.name}: {self.function.name}, {len(self._running)} running, {len(self.resumable)} "
+        return (f"<ServedTurn {self.name}: {self.function.name}, {self.n_running} running, {len(self.resumable)} "
                 "resumable>")
 
 

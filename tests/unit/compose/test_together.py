@@ -14,7 +14,7 @@ from stayfast.observe.fact_batch import Batch
 from stayfast.observe.recent_requests import RecentConfig, RecentRequests
 from stayfast.server.backend import RecentRequestsQuery
 from stayfast.workers.channels import WorkerPeers
-from tests.unit.observe.test_metrics import counting, done
+from tests.unit.observe.fact_rig import counting, done
 
 pytestmark = pytest.mark.sockets
 

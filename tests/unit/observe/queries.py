@@ -1,4 +1,4 @@
-"""What a query asks for: names of metrics and labels, read off its text."""
+"""The names of metrics and labels in the text of a query."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""observe.rules: rules ask for what there is, name a place that tells what to do, and follow the settings."""
+"""observe.alerts.rules: rules use existing metrics, link to a runbook, and follow the settings."""
 
 import re
 from collections.abc import Callable

@@ -1,33 +1,18 @@
-"""What metrics and the log make of answers that came from a cache."""
+"""Metrics and log lines of answers from a cache."""
 
-from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
 from stayfast.core.types import FROM_CACHE
-from stayfast.observe.log import _request_line
+from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics.collector import MetricsSink
-from tests.unit.observe.test_metrics import done
-
-
-@dataclass
-class Still:
-    """A clock that stands."""
-
-    def now(self) -> float:
-        return 100.0
-
-    def wall(self) -> float:
-        return 100.0
-
-    def cpu(self) -> float:
-        """None."""
-        return 0.0
+from tests.unit.observe.fact_rig import FrozenClock, done
 
 
 def test_results_are_counted_by_route() -> None:
     """Only where a route has a cache."""
-    metrics = MetricsSink(Still())
+    metrics = MetricsSink(FrozenClock(100.0, 100.0))
     facts = [msgspec.structs.replace(done(), cache=result) for result in ("hit", "hit", "miss", None)]
     metrics.consume(facts)
     route = facts[0].route
@@ -37,7 +22,7 @@ def test_results_are_counted_by_route() -> None:
 
 def test_hits_are_not_in_baseline_times() -> None:
     """They would make every miss look like a spike."""
-    metrics = MetricsSink(Still())
+    metrics = MetricsSink(FrozenClock(100.0, 100.0))
     call = msgspec.structs.replace(done(), ended_at=99.0, ttft_s=1.0)
     hits = [msgspec.structs.replace(call, upstream=FROM_CACHE, cache="hit", ttft_s=0.0001)] * 9
     metrics.consume([call, *hits])
@@ -51,8 +36,15 @@ def test_coalesced_request_has_no_overhead() -> None:
     assert msgspec.structs.replace(fact, cache="coalesced").own_s is None
 
 
-def test_log_line_has_cache_result() -> None:
-    """One word; nothing where the route has no cache."""
-    line = msgspec.json.decode(msgspec.json.encode(_request_line(msgspec.structs.replace(done(), cache="hit"))))
-    assert line["cache"] == "hit"
-    assert "cache" not in msgspec.json.decode(msgspec.json.encode(_request_line(done())))
+def test_log_line_has_cache_result(tmp_path: Path) -> None:
+    """A request of a route without a cache has no such field."""
+    path = tmp_path / "log"
+    with path.open("wb") as file:
+        config = LogConfig(fd=file.fileno())
+        writer = LineWriter(config)
+        writer.start()
+        LogSink(config, writer, FrozenClock(100.0, 100.0)).consume([msgspec.structs.replace(done(), cache="hit"), done()])
+        writer.close()
+    hit, uncached = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
+    assert hit["cache"] == "hit"
+    assert "cache" not in uncached

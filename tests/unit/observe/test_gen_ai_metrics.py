@@ -7,12 +7,12 @@ from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.gen_ai import MAX_MODELS, GenAiMetrics
 from stayfast.observe.tracing.config import Peer
-from tests.unit.observe.test_metrics import Still, attempt, counted, done
+from tests.unit.observe.fact_rig import FrozenClock, attempt, counted, done
 
 
 def gen_ai() -> tuple[GenAiMetrics, MetricsSink]:
     """One that counts, and where."""
-    metrics = MetricsSink(Still())
+    metrics = MetricsSink(FrozenClock())
     made = GenAiMetrics(metrics.totals, lambda: {"u": Peer("anthropic")})
     return made, metrics
 

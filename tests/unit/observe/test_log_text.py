@@ -18,7 +18,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.events import BreakerChanged, Fact, RequestDone, RequestRefused
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.settings import LogSettings, Settings
-from tests.unit.observe.test_metrics import attempt, done
+from tests.unit.observe.fact_rig import attempt, done
 
 
 @pytest.fixture

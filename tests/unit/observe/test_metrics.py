@@ -1,73 +1,21 @@
-"""observe.metrics: what is counted for each fact."""
+"""observe.metrics.collector: the counters and histograms that each fact changes."""
 
 from typing import Any
 
 import pytest
 
 from stayfast.core.events import (
-    AttemptDone,
     ConnectionOpened,
     ConnectionReused,
     LoopLag,
-    RequestDone,
     StageDone,
     Stall,
     TokenGaps,
 )
-from stayfast.core.types import Api, Outcome, Stage, Usage
+from stayfast.core.types import Outcome, Stage
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.collector import MetricsSink, outcome_of
-from stayfast.observe.metrics.counters import Labels
-from stayfast.observe.metrics.definitions import Family
-
-
-class Still:
-    """A clock that stands still."""
-
-    def now(self) -> float:
-        """When `done()` ended."""
-        return 1.5
-
-    def wall(self) -> float:
-        """The epoch."""
-        return 0.0
-
-    def cpu(self) -> float:
-        """None."""
-        return 0.0
-
-
-def attempt(**changes: object) -> AttemptDone:
-    """A good attempt of 0.4 s at u, whose first token came after 0.1 s."""
-    fields: dict[str, Any] = {
-        "route": "m", "upstream": "u", "began_at": 1.1, "ended_at": 1.5, "outcome": Outcome.SUCCESS, "ttft_s": 0.1,
-        "usage": Usage(10, 20, 5), "cost_usd": 0.25}
-    return AttemptDone(**{**fields, **changes})
-
-
-def done(**changes: object) -> RequestDone:
-    """A request of 0.5 s whose first token came after 0.2 s."""
-    fields: dict[str, Any] = {
-        "request_id": "r", "api": Api.CHAT, "route": "m", "model": "m", "stream": True, "status": 200, "accepted_at": 1.0,
-        "ended_at": 1.5, "wall_at": 0.0, "stages": (StageDone(Stage.CALL, 1.0, 1.2, 10.0),), "upstream": "u", "ttft_s": 0.2,
-        "usage": Usage(10, 20, 5), "tpot_s": 0.015, "queue_s": 0.001, "attempts": (attempt(),)}
-    return RequestDone(**{**fields, **changes})
-
-
-def counting(*facts: Any, **how: Any) -> MetricsSink:
-    """Metrics that have taken these facts."""
-    metrics = MetricsSink(Still(), **how)
-    for fact in facts:
-        metrics.consume([fact])
-    return metrics
-
-
-def counted(metrics: MetricsSink, family: Family) -> dict[Labels, float]:
-    """A counter's series, or how many values each of a histogram's has."""
-    if family.kind == "counter":
-        return dict(metrics.totals.counters[family.name])
-    return {labels: sum(one.counts) for labels, one in metrics.totals.histograms[family.name].items() if any(one.counts)}
-
+from tests.unit.observe.fact_rig import FrozenClock, attempt, counted, counting, done
 
 OK = ("m", "u", "ok")
 
@@ -188,4 +136,4 @@ def test_slo_bounds_are_exact_buckets() -> None:
     assert 0.033 in metrics.totals.bounds_s[known.TPOT.name]
     assert 0.5 not in metrics.totals.bounds_s[known.E2E.name]
     with pytest.raises(ValueError, match="nonsense"):
-        MetricsSink(Still(), {"nonsense": [1.0]})
+        MetricsSink(FrozenClock(), {"nonsense": [1.0]})

@@ -6,7 +6,7 @@ import msgspec
 
 from stayfast.core.events import PrefixFinding
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
-from tests.unit.observe.test_cache_facts import Still
+from tests.unit.observe.fact_rig import FrozenClock
 
 
 def test_a_finding_is_a_line_that_names_the_block_and_the_price(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_a_finding_is_a_line_that_names_the_block_and_the_price(tmp_path: Path) 
         config = LogConfig(fd=file.fileno())
         writer = LineWriter(config)
         writer.start()
-        sink = LogSink(config, writer, Still())
+        sink = LogSink(config, writer, FrozenClock(100.0, 100.0))
         found = PrefixFinding("agents", "anthropic", "claude-opus-5", "moves", "system[0]", 212, "a timestamp",
                               11240, 412.5)
         sink.consume([found, msgspec.structs.replace(found, usd_a_day=None), msgspec.structs.replace(found, what="unread")])

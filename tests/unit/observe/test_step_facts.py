@@ -15,9 +15,8 @@ from stayfast.observe.recent_requests import RecentConfig, RecentRequests
 from stayfast.observe.waterfall import build_waterfall
 from stayfast.pipeline.exchange import steps_timing
 from stayfast.policy.histogram import LogHistogram
-from tests.unit.observe.test_cache_facts import Still
-from tests.unit.observe.test_metrics import attempt, counted, counting, done
-from tests.unit.observe.test_trace_spans import attributes, exported
+from tests.unit.observe.fact_rig import FrozenClock, attempt, counted, counting, done
+from tests.unit.observe.span_rig import attributes, exported
 
 STEPS = (StepDone("agent", 1.1, 1.4, 0.4, "ok", cost_usd=0.002), StepDone("kb", 1.1, 1.2, 0.3, "ok", parent=0),
          StepDone("web", 1.1, 1.4, 0.3, "timeout", "not done within the 0.3 s that the turn had for it", parent=0),
@@ -112,7 +111,7 @@ def test_turn_failed_writes_log_line(tmp_path: Path) -> None:
         config = LogConfig(fd=file.fileno())
         writer = LineWriter(config)
         writer.start()
-        LogSink(config, writer, Still()).consume([TurnFailed("desk", "r", "KeyError", "desk.py:7 answer")])
+        LogSink(config, writer, FrozenClock(100.0, 100.0)).consume([TurnFailed("desk", "r", "KeyError", "desk.py:7 answer")])
         writer.close()
     assert msgspec.json.decode(path.read_bytes()) == {
         "ts": 100.0, "event": "turn_failed", "level": "error", "upstream": "desk", "request_id": "r", "error": "KeyError",

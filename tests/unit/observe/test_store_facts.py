@@ -7,7 +7,7 @@ import msgspec
 from stayfast.core.events import StoreCallDone, StoreChanged
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics.collector import MetricsSink
-from tests.unit.observe.test_cache_facts import Still
+from tests.unit.observe.fact_rig import FrozenClock
 
 FACTS = [StoreCallDone("hot", "get", "hit", 0.001), StoreCallDone("hot", "get", "local_hit", 0.0),
          StoreCallDone("hot", "put", "stored", 0.5), StoreCallDone("hot", "get", "timeout", 0.02)]
@@ -15,7 +15,7 @@ FACTS = [StoreCallDone("hot", "get", "hit", 0.001), StoreCallDone("hot", "get", 
 
 def test_store_results_are_counted_and_lookups_timed() -> None:
     """What memory answered, and what nobody waited for, is no wait."""
-    metrics = MetricsSink(Still())
+    metrics = MetricsSink(FrozenClock(100.0, 100.0))
     metrics.consume(FACTS)
     assert dict(metrics.totals.counters["stayfast_cache_store_requests_total"]) == {
         ("hot", "get", "hit"): 1, ("hot", "get", "local_hit"): 1, ("hot", "put", "stored"): 1, ("hot", "get", "timeout"): 1}
@@ -30,7 +30,7 @@ def test_store_state_change_writes_log_line(tmp_path: Path) -> None:
         config = LogConfig(fd=file.fileno())
         writer = LineWriter(config)
         writer.start()
-        sink = LogSink(config, writer, Still())
+        sink = LogSink(config, writer, FrozenClock(100.0, 100.0))
         sink.consume([*FACTS, StoreChanged("hot", "open", "5 failures in a row: TimeoutError"),
                    StoreChanged("hot", "closed", "")])
         writer.close()

@@ -1,21 +1,13 @@
-"""observe.waterfall: one request told in figures and in words."""
+"""observe.waterfall: the figures and the explanation of one request."""
 
 import msgspec
 import pytest
 
-from stayfast.core.events import RequestDone, StageDone, Stall
-from stayfast.core.types import Outcome, Stage
+from stayfast.core.events import RequestDone
+from stayfast.core.types import Outcome
 from stayfast.observe.waterfall import Waterfall, build_waterfall, format_spent, summarize_request, without_details
 from stayfast.policy.histogram import LogHistogram
-from tests.unit.observe.test_metrics import attempt, done
-
-STAGES = (StageDone(Stage.ADMIT, 1.0, 1.1, 3.0), StageDone(Stage.CALL, 1.1, 3.6, 2.0), StageDone(Stage.RELAY, 3.6, 4.0, 0.5),
-          StageDone(Stage.SETTLE, 4.0, 4.0, 0.0))
-JAGGED = done(
-    ended_at=4.0, stages=STAGES, ttft_s=2.6, over_stage=Stage.CALL, total_s=3.0, upstream="v",
-    attempts=(attempt(began_at=1.1, ended_at=1.9, ttft_s=None, outcome=Outcome.DROPPED, fault="status", upstream_status=503,
-                      usage=None, cost_usd=None),
-              attempt(upstream="v", began_at=2.0, ended_at=4.0, ttft_s=1.6, stalls=(Stall(3.7, 0.3),), n_attempt=2)))
+from tests.unit.observe.fact_rig import SLOW_RETRIED_REQUEST, STAGES, attempt, done
 
 
 def of(fact: RequestDone, usual: LogHistogram | None = None) -> Waterfall:
@@ -25,7 +17,7 @@ def of(fact: RequestDone, usual: LogHistogram | None = None) -> Waterfall:
 
 def test_times_are_milliseconds_from_accept() -> None:
     """Stages and attempts on one scale."""
-    told = of(JAGGED)
+    told = of(SLOW_RETRIED_REQUEST)
     assert [(one.stage, one.began_ms, one.spent_ms, one.allowance_ms, one.is_over) for one in told.stages][:2] == [
         ("admit", 0, 100, 3000, False), ("call", 100, 2500, 2000, True)]
     first, second = told.attempts
@@ -36,7 +28,7 @@ def test_times_are_milliseconds_from_accept() -> None:
 
 def test_explanation_names_stage_over_budget() -> None:
     """How it ended, what was over, what each attempt did, where the time went, whose it was."""
-    assert of(JAGGED).verdict == [
+    assert of(SLOW_RETRIED_REQUEST).verdict == [
         "Answered in 3.00 s; first token after 2.60 s.",
         "Stage call broke its budget: 2.50 s of 2.00 s.",
         "Attempt 1 at u failed after 800 ms: status 503.",
@@ -82,7 +74,7 @@ def test_failed_connection_address_is_for_admins_only() -> None:
     assert "Attempt 1 at u failed after 400 ms: connect (10.0.0.7:8000: ECONNREFUSED)." in told.verdict
     assert told.attempts[0].detail == "10.0.0.7:8000: ECONNREFUSED"
     assert b"10.0.0.7" not in msgspec.json.encode(build_waterfall(without_details(fact), LogHistogram()))
-    assert without_details(JAGGED) is JAGGED
+    assert without_details(SLOW_RETRIED_REQUEST) is SLOW_RETRIED_REQUEST
 
 
 def test_notes_are_not_capitalized() -> None:
@@ -105,13 +97,13 @@ def test_explanation_compares_with_baseline() -> None:
     usual = LogHistogram()
     for _ in range(100):
         usual.add(0.65)
-    told = of(JAGGED, usual)
+    told = of(SLOW_RETRIED_REQUEST, usual)
     assert told.normal is not None
     assert told.normal.p50_ms == pytest.approx(650, rel=0.011)
     assert told.verdict[-1].endswith("this request took 4.0 times the p50.")
     few = LogHistogram()
     few.add(1.0)
-    assert of(JAGGED, few).normal is None
+    assert of(SLOW_RETRIED_REQUEST, few).normal is None
 
 
 def test_long_model_name_is_cut() -> None:

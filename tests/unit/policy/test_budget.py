@@ -1,4 +1,4 @@
-"""policy.budget: parts, what is kept, what is handed on."""
+"""policy.budget: parts, reserves, and time passed on to later stages."""
 
 import re
 

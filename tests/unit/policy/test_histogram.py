@@ -84,18 +84,17 @@ def test_window_last_covers_span_and_one_slot(steps: list[tuple[float, float]], 
 
 
 def test_window_memory_is_bounded() -> None:
-    """24 hours at one value a second: never more slots than a minute of fine ones and an hour of coarse ones need."""
+    """24 hours at one value a second: at most the slots of two minutes of 5 s and of an hour of minutes."""
     window = Window()
     for second in range(24 * 3600):
         window.add(0.5, float(second))
-    assert len(window._fine) <= 24
-    assert len(window._coarse) <= RETENTION_S / COARSE_S + 1
+    assert window.n_slots <= 24 + RETENTION_S / COARSE_S + 1
     assert window.merge_last(300, 24 * 3600).n == pytest.approx(300, abs=60)
     assert window.merge_last(RETENTION_S, 24 * 3600).n == pytest.approx(3600, abs=60)
 
 
 def test_window_silence_drops_old_values() -> None:
-    """A series that gets no values any more tells of none."""
+    """A series without recent values is empty."""
     window = Window()
     window.add(1.0, 0.0)
     assert window.merge_last(60, 30.0).n == 1

@@ -1,4 +1,4 @@
-"""Lanes: who is in which, who may go on, who lends to whom; and that nobody starves."""
+"""policy.admission.lanes: the lane of a request, its room, lending between lanes, and that no lane starves."""
 
 from typing import Any
 

@@ -34,8 +34,8 @@ from stayfast.policy.cache.lexical import find_difference, parse_wording, shares
     ("leave for a mother", "leave for a father", "opposites"),
     ("the fee by day", "the fee by night", "opposites"),
 ])
-def test_why_apart_each_rule_tells_apart(one: str, other: str, why: str) -> None:
-    """Both ways round."""
+def test_find_difference_names_the_rule(one: str, other: str, why: str) -> None:
+    """In both orders."""
     assert find_difference(parse_wording(one), parse_wording(other)) == why
     assert find_difference(parse_wording(other), parse_wording(one)) == why
 
@@ -52,8 +52,8 @@ def test_why_apart_each_rule_tells_apart(one: str, other: str, why: str) -> None
     ("a unit of work", "a work of it"),  # one is not the other turned round
     ("can I leave unless it rains", "can I leave less often"),
 ])
-def test_why_apart_paraphrases_pass(one: str, other: str) -> None:
-    """The rest is left to the score."""
+def test_find_difference_accepts_paraphrases(one: str, other: str) -> None:
+    """Their similarity score decides."""
     assert find_difference(parse_wording(one), parse_wording(other)) == ""
 
 

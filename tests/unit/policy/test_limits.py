@@ -1,4 +1,4 @@
-"""policy/limits: how many may run, by what came of those that did."""
+"""policy.resilience.limits: the limit follows the results of earlier attempts."""
 
 from math import inf
 from typing import Any

@@ -1,4 +1,4 @@
-"""policy.priority: the score's bands, and who leaves room for whom."""
+"""policy.admission.priority: the bands of scores, and the room that low bands leave for high ones."""
 
 import pytest
 from hypothesis import given

@@ -76,26 +76,36 @@ class Many:
             self.inside.remove(gone)
 
     def go(self, thought: float) -> None:
-        """The next one, if there is room for any."""
-        expected = self.next_by_the_rule()
-        n_kept = self.sharing.n_reserved_from_greedy(N_PLACES, self.now)
-        popped = self.queue.pop(lambda band: len(self.running) + n_kept < CEILINGS[band])
-        assert popped is expected
+        """Pop the next request, if there is room for any."""
+        candidates = self.next_by_the_rule()
+        n_reserved = self.sharing.n_reserved_from_greedy(N_PLACES, self.now)
+        popped = self.queue.pop(lambda band: len(self.running) + n_reserved < CEILINGS[band])
+        assert popped in candidates if candidates else popped is None
         if popped is not None:
             self.inside.remove(popped)
             self.start(popped.share, thought)
 
-    def next_by_the_rule(self) -> QueueEntry[int] | None:
-        """Each lane is asked on its own."""
-        for band, lanes in enumerate(self.queue._bands):
-            able = [lane for lane in lanes.values() if len(self.running) + self.n_kept(lane.share) < CEILINGS[band]]
+    def next_by_the_rule(self) -> list[QueueEntry[int]]:
+        """The first request of each tenant that may go next: several tenants if they have equal claims."""
+        for band in range(len(BANDS)):
+            first = dict[TenantShare, QueueEntry[int]]()
+            for entry in self.inside:
+                if entry.band == band and (entry.share not in first or self.key(entry) < self.key(first[entry.share])):
+                    first[entry.share] = entry
+            able = [share for share in first if len(self.running) + self.n_reserved(share) < CEILINGS[band]]
             if able:
-                return min(able, key=lambda lane: (lane.share.claim, lane.share.n_running)).entries[0].waiting
-        return None
+                least = min((share.claim, share.n_running) for share in able)
+                return [first[share] for share in able if (share.claim, share.n_running) == least]
+        return []
 
-    def n_kept(self, share: TenantShare) -> int:
-        """By the formula in policy.fair."""
-        weights, present = self.sharing._weights, self.sharing._present
+    def key(self, entry: QueueEntry[int]) -> float:
+        """The order within a tenant's requests."""
+        return min(entry.deadline_at, entry.queued_at + self.queue.config.aging_s)
+
+    def n_reserved(self, share: TenantShare) -> int:
+        """By the formula in policy.admission.fair_share."""
+        present = self.sharing.tenants_with_traffic
+        weights = sum(each.weight for each in present)
         greedy = {each for each in present
                   if each.n_waiting > 0 or each.n_running * weights >= N_PLACES * each.weight}
         if share not in greedy:
@@ -121,8 +131,8 @@ def test_controller_one_pass_equals_asking_each(weights: list[float], max_queue:
     for step in steps:
         many.do(*step)
         for share in many.seen:
-            kept = many.n_kept(share)
-            assert many.sharing.n_reserved(share, N_PLACES, many.now) == kept
+            n_reserved = many.n_reserved(share)
+            assert many.sharing.n_reserved(share, N_PLACES, many.now) == n_reserved
 
 
 def test_queue_pop_calls_has_room_once_per_band() -> None:
@@ -150,8 +160,8 @@ def test_sharing_n_reserved_skips_waiting_tenants() -> None:
     assert sharing.n_reserved_from_greedy(10, 0.0) == 1
     other.enter_queue()
     assert sharing.n_reserved_from_greedy(10, 0.0) == 0
-    assert list(sharing._unqueued) == [share]
+    assert list(share.unqueued) == [share]
     other.leave_queue()
     assert sharing.n_reserved_from_greedy(10, 0.0) == 1
     sharing.add_request(share, 100.0, None)
-    assert list(sharing._unqueued) == list(sharing._present) == [share]
+    assert list(share.unqueued) == list(sharing.tenants_with_traffic) == [share]

@@ -64,8 +64,8 @@ def test_tenant_quota_books_match_usage(requests: list[tuple[int, int, float]]) 
         assert quota.reserve(abandoned, now) is None
         quota.reconcile(abandoned, NOTHING, now)
         used += actual
-    _, _, bucket = quota._limits[0]
-    assert bucket.level(now) == pytest.approx(10_000_000 - at_start - used + now * 10_000_000 / 86_400, abs=1e-3)
+    level = quota.bucket_for("tokens_per_day").level(now)
+    assert level == pytest.approx(10_000_000 - at_start - used + now * 10_000_000 / 86_400, abs=1e-3)
 
 
 def test_tenant_quota_allowances_show_tightest_limit() -> None:

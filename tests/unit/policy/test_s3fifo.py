@@ -110,7 +110,7 @@ def test_s3fifo_removed_entries_leave_no_memory() -> None:
         cache.put(named(n), n, SIZE)
         cache.remove(named(n))
     assert (len(cache), cache.n_bytes, cache.get(named(0))) == (1, room_for(1), 0)
-    assert len(cache._small) + len(cache._main) <= 2 * (LEAST_GHOSTS + 1)
+    assert cache.n_queued <= 2 * (LEAST_GHOSTS + 1)
     assert list(cache.items()) == [(named(0), 0)]
 
 

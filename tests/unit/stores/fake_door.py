@@ -1,4 +1,4 @@
-"""A place outside of the process, without one: as slow, as broken and as crowded as a test says."""
+"""A store backend in memory whose delay, failures and size the test sets."""
 
 import asyncio
 from collections.abc import Sequence

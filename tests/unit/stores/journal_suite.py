@@ -1,4 +1,4 @@
-"""What every door must do for journals. A new one is tested by a subclass that says how to make it."""
+"""The tests of journals for every store backend. A subclass makes the backend."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""What every store of answers must do. A new one is tested by a subclass that says how to make it."""
+"""The tests of every store of answers. A subclass makes the store."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""A process that is killed while it writes: what it was told is kept is there, and the file is whole."""
+"""A process killed while it writes: committed answers are stored, and the file is valid."""
 
 import asyncio
 import os

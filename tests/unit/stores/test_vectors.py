@@ -1,4 +1,4 @@
-"""The nearest vectors: exact, in a graph, and on the way from one to the other."""
+"""stores.vectors: the nearest vectors in a matrix, in a graph, and during the move between them."""
 
 import subprocess
 import sys
@@ -78,7 +78,7 @@ def test_vectors_graph_has_high_recall(monkeypatch: pytest.MonkeyPatch) -> None:
     index = Vectors(64)
     for key, vector in enumerate(some):
         index.add(SCOPE, key, vector)
-    assert isinstance(index._scopes[SCOPE], module._Graph)
+    assert index.n_graphs == 1
     n_found = 0
     for vector in made(20, 64, seed=2):
         cosines = some @ vector

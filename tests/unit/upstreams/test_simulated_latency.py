@@ -1,4 +1,4 @@
-"""upstreams.simulated.latency, plan and regimes: the dice land where the closed forms say."""
+"""lab.simulated: sampled latencies match the closed forms."""
 
 from random import Random
 

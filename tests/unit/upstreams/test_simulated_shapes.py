@@ -1,4 +1,4 @@
-"""upstreams.simulated: what it says has the shapes of its dialects, checked by the readers that real answers pass."""
+"""lab.simulated: its answers have the shapes of their dialects, checked by the readers of real answers."""
 
 import base64
 import struct

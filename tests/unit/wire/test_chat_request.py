@@ -12,7 +12,7 @@ from tests.unit.wire.full_requests import sent, user
 from tests.unit.wire.recorded import request
 
 
-def test_chat_request_stream_for_messages_client_asks_for_usage() -> None:
+def test_chat_request_stream_for_messages_client_includes_usage() -> None:
     """Messages always report usage, so the chat upstream must send it."""
     body = json.loads(encode(request(Api.MESSAGES, stream=True), Api.CHAT, "up", stream=True))
     assert body["stream_options"] == {"include_usage": True}

@@ -31,7 +31,7 @@ def test_seam_exact_continuation_restores_the_text(text: str, split: int, cuts: 
 
 
 @given(st.integers(0, 400), st.lists(st.integers(0, 400), max_size=12), st.sampled_from(SAME_AGAIN))
-def test_seam_repeated_lines_are_kept(split: int, cuts: list[int], text: str) -> None:
+def test_seam_repeated_lines_stay(split: int, cuts: list[int], text: str) -> None:
     """Lines of code, rows of a table, a matrix: wherever the first half ends, the text is whole."""
     said = text[: split % (len(text) + 1)]
     assert joined(said, pieces_of(text[len(said.rstrip()):], cuts)) == text

@@ -1,4 +1,4 @@
-"""Encoding a request: its own dialect keeps the bytes, others keep the meaning, untranslatable fields are rejected."""
+"""Encoding a request: the same dialect preserves the bytes, others the meaning; untranslatable fields are rejected."""
 
 import json
 from typing import Any

@@ -247,4 +247,6 @@ class HttpClient:
         return connection
 
     def __repr__(self) -> str:
-        return f"<HttpClient {self.name}: {self.n_busy} busy, {self.n_idle} idle, h{self._version.removesuffix('.1')}>"
+        pool = self._pool
+        return (f"<HttpClient {self.name}: {pool.n_busy} busy, {pool.n_idle} idle, {pool.n_dialing} connecting, "
+                f"{pool.n_waiting} waiting, h{self._version.removesuffix('.1')}>")

@@ -48,6 +48,11 @@ class Resolver:
         self._fresh_until = float("inf") if self._known else 0.0
         self._pending: asyncio.Future[list[tuple[Any, ...]]] | None = None
 
+    @property
+    def is_refreshing(self) -> bool:
+        """Whether a look-up is running."""
+        return self._pending is not None
+
     async def resolve(self) -> tuple[Address, ...]:
         """At least one address. Raises OSError (socket.gaierror) if the look-up fails and no earlier result is usable.
 

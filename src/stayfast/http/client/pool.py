@@ -66,6 +66,11 @@ class ConnectionPool:
         return sum(1 for connection in self._open if connection.n_active)
 
     @property
+    def n_dialing(self) -> int:
+        """Connections that are being opened."""
+        return self._n_dialing
+
+    @property
     def n_waiting(self) -> int:
         return len(self._waiters)
 
@@ -74,6 +79,12 @@ class ConnectionPool:
         """Whether the connection limit is reached: requests wait because of it, not because of the peer."""
         return bool(self._max_connections and self._open) and (
             len(self._open) + self._n_dialing >= self._max_connections)
+
+    def can_dial(self) -> bool:
+        """Whether another connection may be opened now."""
+        if self.is_shared and self._n_dialing:
+            return False
+        return not self._max_connections or len(self._open) + self._n_dialing < self._max_connections
 
     def try_acquire(self) -> PooledConnection | None:
         """A connection with a reserved place, or None if none has room."""
@@ -93,9 +104,9 @@ class ConnectionPool:
         """
         if not is_fresh and (connection := self.try_acquire()) is not None:
             return connection
-        if is_fresh and not self._can_dial():
+        if is_fresh and not self.can_dial():
             self._drop_oldest_idle()
-        if self._can_dial():
+        if self.can_dial():
             self._n_dialing += 1
             return None
         if is_fresh and (connection := self.try_acquire()) is not None:
@@ -161,18 +172,13 @@ class ConnectionPool:
         for connection in [one for one in self._open if not one.n_active]:
             connection.abort()
 
-    def _can_dial(self) -> bool:
-        if self.is_shared and self._n_dialing:
-            return False
-        return not self._max_connections or len(self._open) + self._n_dialing < self._max_connections
-
     def _add_ready(self, connection: PooledConnection) -> None:
         connection.is_listed = True
         self._ready.append(connection)
 
     def _serve_waiters(self) -> None:
         while self._waiters:
-            if not self._ready and not self._can_dial():
+            if not self._ready and not self.can_dial():
                 return
             waiter = next(iter(self._waiters))
             del self._waiters[waiter]
@@ -215,5 +221,5 @@ class ConnectionPool:
             self._prune_after(min(left) + self._keepalive_s - now)
 
     def __repr__(self) -> str:
-        return (f"<ConnectionPool {self.n_busy} busy, {self.n_idle} idle, {self._n_dialing} connecting, "
+        return (f"<ConnectionPool {self.n_busy} busy, {self.n_idle} idle, {self.n_dialing} connecting, "
                 f"{self.n_waiting} waiting>")

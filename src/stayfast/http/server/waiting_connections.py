@@ -43,6 +43,11 @@ class WaitingConnections(Generic[C]):
     def n_silent(self) -> int:
         return len(self._silent)
 
+    @property
+    def n_addresses(self) -> int:
+        """Addresses with silent connections."""
+        return len(self._by_address)
+
     def add(self, connection: C, address: Hashable, now: float) -> None:
         """Add a new connection. `address`: None if it has none."""
         self._silent[connection] = now, address

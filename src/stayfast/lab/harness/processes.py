@@ -94,7 +94,7 @@ class Processes:
 
     def __init__(self) -> None:
         self._directory = TemporaryDirectory(prefix="stayfast-prove-")
-        self._processes: list[asyncio.subprocess.Process] = []
+        self.children: list[asyncio.subprocess.Process] = []
         self._spawning: set[asyncio.Task[asyncio.subprocess.Process]] = set()
         self._readers: set[asyncio.Task[None]] = set()
         self._cores: frozenset[int] = frozenset()  # this process's cores before `reserve_core`
@@ -107,7 +107,7 @@ class Processes:
                         traceback: TracebackType | None) -> None:
         if self._spawning:
             await asyncio.wait(self._spawning)
-        running = [process for process in self._processes if process.returncode is None]
+        running = [process for process in self.children if process.returncode is None]
         try:
             for process in running:
                 with suppress(ProcessLookupError):
@@ -149,7 +149,7 @@ class Processes:
         self._cores = frozenset(cores)
         os.sched_setaffinity(0, cores[1:])
         pids = {server.process.pid for server in measured}
-        for process in self._processes:
+        for process in self.children:
             for thread in Path(f"/proc/{process.pid}/task").iterdir():
                 os.sched_setaffinity(int(thread.name), cores[:1] if process.pid in pids else cores[1:])
         return True
@@ -192,7 +192,7 @@ class Processes:
     def _add_spawned(self, spawning: asyncio.Task[asyncio.subprocess.Process]) -> None:
         self._spawning.discard(spawning)
         if not spawning.cancelled() and spawning.exception() is None:
-            self._processes.append(spawning.result())
+            self.children.append(spawning.result())
 
     def _drain(self, output: asyncio.StreamReader) -> None:
         """Read and discard the server's output, or it would block on a full pipe."""

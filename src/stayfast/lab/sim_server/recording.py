@@ -101,6 +101,11 @@ class ClientGrades:
         self._grades: dict[bytes, ClientGrade] = {}
         self._refused: dict[bytes, dict[int, _RefusedRequest]] = {}
 
+    @property
+    def n_refused_in_memory(self) -> int:
+        """Refused requests whose retries can be recognized."""
+        return sum(map(len, self._refused.values()))
+
     def note_request(self, client: bytes, body: bytes, now: float) -> None:
         """Record a request. `now`: monotonic seconds."""
         refused = self._refused.get(client)

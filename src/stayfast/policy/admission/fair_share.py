@@ -95,6 +95,10 @@ class FairShares:
         self._weights = 0.0  # the sum of their weights
         self._recompute_at = float("-inf")
 
+    @property
+    def tenants_with_traffic(self) -> tuple[TenantShare, ...]:
+        return tuple(self._present)
+
     def add_request(self, share: TenantShare, now: float, least_waiting: float | None) -> None:
         """A tenant's request arrives. `least_waiting`: the least `served` of the waiting tenants; None: none waits."""
         if not share.n_waiting:

@@ -67,6 +67,11 @@ class S3Fifo(Generic[T]):
     def __len__(self) -> int:
         return len(self._entries) - self._n_ghosts
 
+    @property
+    def n_queued(self) -> int:
+        """The length of its queues, including removed entries that are not yet dropped."""
+        return len(self._small) + len(self._main)
+
     def get(self, key: bytes) -> T | None:
         """The value of a key, or None. Counts a hit."""
         entry = self._entries.get(key)

@@ -101,7 +101,7 @@ class Outliers:
             usual = self._usual[size] = [0, log_s]
         n_known, mean = usual
         one.record_ttft(log_s - mean)
-        if n_known < N_USUAL:
+        if n_known < N_SIZE:
             usual[0] = n_known = n_known + 1
         usual[1] = mean + (log_s - mean) / n_known
 

@@ -172,6 +172,15 @@ class ConcurrencyLimiter:
         return ceil(self.n_waiting_shares - _ROUNDING)
 
     @property
+    def n_queued(self) -> int:
+        """Entries in its queue. A request that waits at several limiters has one in each."""
+        return self._queue.n
+
+    @property
+    def n_waiting_tenants(self) -> int:
+        return len(self._shares)
+
+    @property
     def n_taken(self) -> int:
         """Permits in use, or promised to called waiters."""
         return self.n_in_flight + self._n_promised

@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from stayfast.http.client.pool import ConnectionPool
 
 
@@ -64,3 +66,10 @@ def new_pool(max_connections: int = 0, *, max_idle: int = 100, keepalive_s: floa
              clock: SetClock | None = None) -> ConnectionPool:
     """A pool with defaults for tests."""
     return ConnectionPool(max_connections, max_idle, keepalive_s, is_shared, clock or SetClock())
+
+
+def start_dial(pool: ConnectionPool) -> None:
+    """Get the pool's permission to open a connection; `acquire` gives it without waiting."""
+    with pytest.raises(StopIteration) as returned:
+        pool.acquire().send(None)
+    assert returned.value.value is None

@@ -7,7 +7,7 @@ from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.http.client.h1 import H1Connection
 from stayfast.http.client.pool import ConnectionPool
 from stayfast.http.client.response import EncodedRequest, HttpResponse, RequestTemplate
-from tests.unit.http.client.fakes import FakeTransport, new_pool
+from tests.unit.http.client.fakes import FakeTransport, new_pool, start_dial
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Request-Id: a1\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3;ext=1\r\nllo\r\n0\r\nX-Trailer: 1\r\n\r\n"
@@ -21,7 +21,7 @@ class Bench:
         self.transport = FakeTransport()
         self.pool: ConnectionPool = new_pool()
         self.connection = H1Connection("up", self.transport, self.pool, max_head_bytes, asyncio.get_running_loop())
-        self.pool._n_dialing = 1
+        start_dial(self.pool)
         self.pool.add_dialed(self.connection)
         self.answer: HttpResponse = self.connection.send_request(request(method))
 

@@ -12,7 +12,7 @@ from h2.settings import SettingCodes, Settings
 from stayfast.http.client.h2 import H2Connection
 from stayfast.http.client.pool import ConnectionPool
 from stayfast.http.client.response import EncodedRequest, HttpResponse, RequestTemplate
-from tests.unit.http.client.fakes import FakeTransport, SetClock
+from tests.unit.http.client.fakes import FakeTransport, SetClock, start_dial
 
 HEAD = [(":status", "200"), ("content-type", "text/event-stream"), ("x-a", "1"), ("x-a", "2")]
 
@@ -31,7 +31,7 @@ class Bench:
         self.server.initiate_connection()
         self.connection = H2Connection("up", "host:1", self.transport, self.pool, max_head_bytes=65_536,
                                        loop=asyncio.get_running_loop())
-        self.pool._n_dialing = 1
+        start_dial(self.pool)
         self.pool.add_dialed(self.connection)
         self.connection.unreserve()
         self.events: list[Event] = []

@@ -9,13 +9,16 @@ import ssl
 import termios
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 import uvloop
 
 from stayfast.core.clock import SystemClock
 from stayfast.http.client.client import HttpClient, HttpConfig, Response
+from stayfast.http.client.dialer import Lookup, Resolver
 from stayfast.testing import RecordingSink
 
 T = TypeVar("T")
@@ -62,17 +65,17 @@ class Peer:
     """A listener; `accept` hands out its connections in order."""
 
     def __init__(self) -> None:
-        self._arrived: asyncio.Queue[Talk] = asyncio.Queue()
+        self.arrived: asyncio.Queue[Talk] = asyncio.Queue()
         self.port = 0
 
     async def accept(self) -> Talk:
         """The next connection."""
-        return await self._arrived.get()
+        return await self.arrived.get()
 
     @property
     def n_arrived(self) -> int:
-        """Connections that nobody has accepted yet."""
-        return self._arrived.qsize()
+        """Connections that the test has not accepted yet."""
+        return self.arrived.qsize()
 
 
 @contextlib.asynccontextmanager
@@ -80,11 +83,11 @@ async def listening(*, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1
     """A peer on a free port of loopback."""
     peer, talks = Peer(), []
 
-    def arrived(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         talks.append(Talk(reader, writer))
-        peer._arrived.put_nowait(talks[-1])
+        peer.arrived.put_nowait(talks[-1])
 
-    server = await asyncio.start_server(arrived, host, port, ssl=tls)
+    server = await asyncio.start_server(accept, host, port, ssl=tls)
     peer.port = server.sockets[0].getsockname()[1]
     try:
         yield peer
@@ -127,10 +130,13 @@ def open_sockets() -> set[str]:
 class Caller:
     """A client with its sink, and a short way to send."""
 
-    def __init__(self, port: int, *, scheme: str = "http", host: str = "127.0.0.1", **config: Any) -> None:
+    def __init__(self, port: int, *, scheme: str = "http", host: str = "127.0.0.1", lookup: Lookup = socket.getaddrinfo,
+                 **config: Any) -> None:
         self.sink = RecordingSink()
-        self.client = HttpClient("up", HttpConfig(f"{scheme}://{host}:{port}/v1", **config), sink=self.sink,
-                                 clock=SystemClock())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("stayfast.http.client.client.Resolver", partial(Resolver, lookup=lookup))
+            self.client = HttpClient("up", HttpConfig(f"{scheme}://{host}:{port}/v1", **config), sink=self.sink,
+                                     clock=SystemClock())
 
     def send(self, *, body: bytes = b"{}", may_resend: bool = True, within_s: float = 5.0) -> asyncio.Task[Response]:
         """Send in a task."""
@@ -150,6 +156,10 @@ class Caller:
         await talk.request()
         talk.say(answer)
         return await whole(await sending)
+
+    def is_unused(self) -> bool:
+        """Whether no connection is open, being opened or waited for."""
+        return ": 0 busy, 0 idle, 0 connecting, 0 waiting, " in repr(self.client)
 
     @property
     def counts(self) -> tuple[int, int]:

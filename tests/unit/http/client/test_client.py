@@ -44,5 +44,5 @@ def test_http_client_opens_nothing_before_the_first_request() -> None:
     """A client can be made, shown and closed without a loop."""
     client = HttpClient("bench", HttpConfig("http://127.0.0.1:1/v1"), sink=RecordingSink(), clock=SystemClock())
     assert client.base_path == "/v1"
-    assert repr(client) == "<HttpClient bench: 0 busy, 0 idle, h->"
+    assert repr(client) == "<HttpClient bench: 0 busy, 0 idle, 0 connecting, 0 waiting, h->"
     client.close()

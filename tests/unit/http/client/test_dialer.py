@@ -32,10 +32,10 @@ class Names:
 
 
 async def refreshed(resolver: Resolver) -> None:
-    """Wait for the look-up under way."""
-    assert resolver._pending is not None
-    await asyncio.wait([resolver._pending])
-    await asyncio.sleep(0)
+    """Wait for the end of the running look-up."""
+    assert resolver.is_refreshing
+    while resolver.is_refreshing:
+        await asyncio.sleep(0.001)
 
 
 def test_resolver_literal_address_needs_no_lookup() -> None:

@@ -155,7 +155,7 @@ def test_h2_goaway_refuses_later_streams() -> None:
         with pytest.raises(UpstreamFailed):
             await refused.wait_head()
         assert bench.pool.try_acquire() is None
-        assert bench.pool._can_dial()
+        assert bench.pool.can_dial()
         assert not bench.transport.is_aborted
         bench.transport.written = b""
         bench.server.send_data(1, b"to the end", end_stream=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stayfast.http.client.pool import ConnectionPool, PooledConnection
 from stayfast.testing import SimLoop, run
-from tests.unit.http.client.fakes import SetClock, new_pool
+from tests.unit.http.client.fakes import SetClock, new_pool, start_dial
 
 
 class Wire(PooledConnection):
@@ -317,7 +317,7 @@ class Crowd:
             self.pool.cancel_dial()
 
     def collect(self) -> None:
-        """Take note of who was served."""
+        """Record the requests that were served."""
         for task in [task for task in self.asking if task.done()]:
             self.asking.remove(task)
             if task.cancelled():
@@ -331,14 +331,14 @@ class Crowd:
                     self.held.append(found)
 
     def check(self) -> None:
-        """Between steps: nobody waits while there is room, and the limit holds."""
+        """Between steps: no request waits while there is room, and the limit holds."""
         n_open = self.pool.n_idle + self.pool.n_busy
-        assert self.pool._n_dialing == self.n_dialing
+        assert self.pool.n_dialing == self.n_dialing
         assert not self.max_connections or n_open + self.n_dialing <= self.max_connections
         assert sum(wire.n_active for wire in set(self.held)) == len(self.held)
         if self.asking:
-            assert not self.pool._ready
-            assert not self.pool._can_dial()
+            assert self.pool.try_acquire() is None
+            assert not self.pool.can_dial()
         assert self.pool.n_waiting == len(self.asking)
 
 
@@ -377,7 +377,7 @@ def test_pool_no_wakeup_is_lost(max_connections: int, n_places: int, steps: list
 def test_pool_release_after_removal_is_ignored() -> None:
     """A removed connection cannot return."""
     pool = new_pool(clock=SetClock())
-    pool._n_dialing = 1
+    start_dial(pool)
     wire = dial(pool)
     pool.remove(wire)
     wire.done()

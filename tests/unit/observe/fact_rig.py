@@ -1,0 +1,69 @@
+"""Facts of requests and attempts, a frozen clock, and the series that metrics make of facts."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from stayfast.core.events import AttemptDone, RequestDone, StageDone, Stall
+from stayfast.core.types import Api, Outcome, Stage, Usage
+from stayfast.observe.metrics.collector import MetricsSink
+from stayfast.observe.metrics.counters import Labels
+from stayfast.observe.metrics.definitions import Family
+
+
+@dataclass
+class FrozenClock:
+    """A clock whose time does not pass; the default is the end of the request of `done()`."""
+
+    now_s: float = 1.5
+    wall_s: float = 0.0
+
+    def now(self) -> float:
+        return self.now_s
+
+    def wall(self) -> float:
+        return self.wall_s
+
+    def cpu(self) -> float:
+        return 0.0
+
+
+def attempt(**changes: object) -> AttemptDone:
+    """A successful attempt of 0.4 s at upstream u with its first token after 0.1 s."""
+    fields: dict[str, Any] = {
+        "route": "m", "upstream": "u", "began_at": 1.1, "ended_at": 1.5, "outcome": Outcome.SUCCESS, "ttft_s": 0.1,
+        "usage": Usage(10, 20, 5), "cost_usd": 0.25}
+    return AttemptDone(**{**fields, **changes})
+
+
+def done(**changes: object) -> RequestDone:
+    """A request of 0.5 s with its first token after 0.2 s."""
+    fields: dict[str, Any] = {
+        "request_id": "r", "api": Api.CHAT, "route": "m", "model": "m", "stream": True, "status": 200, "accepted_at": 1.0,
+        "ended_at": 1.5, "wall_at": 0.0, "stages": (StageDone(Stage.CALL, 1.0, 1.2, 10.0),), "upstream": "u", "ttft_s": 0.2,
+        "usage": Usage(10, 20, 5), "tpot_s": 0.015, "queue_s": 0.001, "attempts": (attempt(),)}
+    return RequestDone(**{**fields, **changes})
+
+
+STAGES = (StageDone(Stage.ADMIT, 1.0, 1.1, 3.0), StageDone(Stage.CALL, 1.1, 3.6, 2.0), StageDone(Stage.RELAY, 3.6, 4.0, 0.5),
+          StageDone(Stage.SETTLE, 4.0, 4.0, 0.0))
+# A request of 3 s: the first attempt fails with 503, the second stalls, and the call stage exceeds its budget.
+SLOW_RETRIED_REQUEST = done(
+    ended_at=4.0, stages=STAGES, ttft_s=2.6, over_stage=Stage.CALL, total_s=3.0, upstream="v",
+    attempts=(attempt(began_at=1.1, ended_at=1.9, ttft_s=None, outcome=Outcome.DROPPED, fault="status", upstream_status=503,
+                      usage=None, cost_usd=None),
+              attempt(upstream="v", began_at=2.0, ended_at=4.0, ttft_s=1.6, stalls=(Stall(3.7, 0.3),), n_attempt=2)))
+
+
+def counting(*facts: Any, **options: Any) -> MetricsSink:
+    """Metrics that have consumed these facts."""
+    metrics = MetricsSink(FrozenClock(), **options)
+    for fact in facts:
+        metrics.consume([fact])
+    return metrics
+
+
+def counted(metrics: MetricsSink, family: Family) -> dict[Labels, float]:
+    """A counter's series, or the number of values in each series of a histogram."""
+    if family.kind == "counter":
+        return dict(metrics.totals.counters[family.name])
+    return {labels: sum(one.counts) for labels, one in metrics.totals.histograms[family.name].items() if any(one.counts)}
