@@ -84,9 +84,9 @@ class Route:
     def __post_init__(self) -> None:
         if not self.targets:
             raise ValueError(f"route {self.name!r} needs at least one upstream")
-        object.__setattr__(self, "able", {api: targets_for(self.targets, api) for api in Api})
+        object.__setattr__(self, "targets_by_api", {api: targets_for(self.targets, api) for api in Api})
         priced = [(target.prices, target.model) for tier in (self.targets, *self.fallback) for target in tier]
-        object.__setattr__(self, "terms", replace(self.policy, dearest=highest_prices(priced, self.name)))
+        object.__setattr__(self, "policy", replace(self.policy, dearest=highest_prices(priced, self.name)))
 
 
 def targets_for(targets: tuple[Target, ...], api: Api) -> tuple[Target, ...]:
