@@ -75,7 +75,7 @@ class Rig:
 
     def change_policy(self, **fields: Any) -> None:
         """A new gateway, whose route has another policy."""
-        self.change_route(terms=replace(self._route.policy, **fields))
+        self.change_route(policy=replace(self._route.policy, **fields))
 
     @property
     def calls(self) -> dict[CallKey, SharedCall]:

@@ -148,17 +148,13 @@ async def in_mid_stream(client: socket.socket, _: System) -> None:
     (HEAD + b"%x\r\n%s\r\n" % (len(EVENT), EVENT), True, in_mid_stream)],
     ids=["before_head", "before_first_token", "not_streaming", "mid_stream"])
 @pytest.mark.parametrize("text", [SETTINGS, CACHED], ids=["no_cache", "cache"])
-def test_client_gone(answer: bytes, stream: bool, when: Callable[[socket.socket, System], Awaitable[None]],
-                     text: str) -> None:
-    """The upstream's connection closes within 50 ms of the client's, and nothing is held; where the call runs in a Task of
-    its own, too.
-    """
+def test_client_hang_up_over_sockets_closes_the_upstream(answer: bytes, stream: bool, when: Callable[[socket.socket, System], Awaitable[None]],
+                                                         text: str) -> None:
+    """Within 50 ms; also where a cache makes the call run in a Task of its own."""
     within_limit(lambda: uvloop.run(leave(answer, stream=stream, when=when, text=text)))
 
 
-def test_client_gone_in_back_off() -> None:
-    """No further attempt is made for a client that left between two."""
-
+def test_client_hang_up_over_sockets_during_back_off_ends_the_request() -> None:
     async def waiting(_: socket.socket, system: System) -> None:
         (member,) = system.registry
         await until(lambda: member.n_in_flight == 0 and member.n_failed_in_row == 1)
@@ -173,8 +169,8 @@ def n_connecting(port: int) -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's table of connections")
-def test_client_gone_while_connecting() -> None:
-    """The handshake itself is given up: its socket leaves the kernel's table within 50 ms."""
+def test_client_hang_up_over_sockets_ends_the_handshake() -> None:
+    """The socket leaves the table of the kernel within 50 ms."""
 
     async def main() -> float:
         with ExitStack() as stack:

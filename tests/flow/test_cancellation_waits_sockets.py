@@ -63,8 +63,7 @@ async def _leave_while_waiting(settings: str, is_waiting: Callable[[System], boo
     return took_s
 
 
-def test_in_the_queue() -> None:
-    """Before a place of the gateway's."""
+def test_client_hang_up_over_sockets_in_the_queue() -> None:
     def is_waiting(system: System) -> bool:
         assert isinstance(system.gateway.admit, Admission)
         return system.gateway.admit.places.n_waiting > 0
@@ -72,8 +71,7 @@ def test_in_the_queue() -> None:
     within_limit(lambda: uvloop.run(_leave_while_waiting(QUEUE, is_waiting)))
 
 
-def test_before_a_full_upstream() -> None:
-    """Before a place of its limit's."""
+def test_client_hang_up_over_sockets_at_a_full_upstream() -> None:
     def is_waiting(system: System) -> bool:
         return any(member.n_waiting for member in system.registry)
 
@@ -121,17 +119,15 @@ async def _loser_closed(client: socket.socket, loser: Peer) -> None:
     (RACE, HEAD, HEAD, _at_once, False), (RACE, b"", HEAD, _at_once, False), (RACE, HEAD, SAYS, _loser_closed, False),
     (FALLBACK, BUSY, HEAD, _at_once, True)],
     ids=["two_attempts", "two_before_a_head", "second_won", "fallback"])
-def test_while_attempts_run(settings: str, first: bytes, second: bytes,
-                            when: Callable[[socket.socket, Peer], Awaitable[None]], is_first_over: bool) -> None:
-    """Both connections close within the limit."""
+def test_client_hang_up_over_sockets_during_attempts_closes_both_connections(settings: str, first: bytes, second: bytes,
+                                                                             when: Callable[[socket.socket, Peer], Awaitable[None]], is_first_over: bool) -> None:
     within_limit(lambda: uvloop.run(_leave(settings, first, second, when, is_first_over=is_first_over)))
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's table of connections")
 @pytest.mark.parametrize("answer", [b"", SAYS], ids=["both_open", "second_won"])
-def test_while_the_first_attempt_connects(answer: bytes) -> None:
-    """Its handshake hangs, another attempt runs or has won: the handshake's socket is gone within the limit, once it has
-    lost or the client has left.
+def test_handshake_of_a_lost_attempt_ends_over_sockets(answer: bytes) -> None:
+    """A handshake hangs while another attempt runs or has won: its socket is closed when it has lost or the client has left.
     """
     async def main() -> float:
         with ExitStack() as stack:

@@ -17,8 +17,8 @@ LATER: Script = [Wait(4.0), SendText(YES)]
 
 
 @pytest.mark.parametrize("control", [None, CacheControl(only_if_cached=True)])
-def test_an_audit_is_nobodys_wait(control: CacheControl | None) -> None:
-    """Who asks the same while it runs is given the same answer at once, and no second audit begins."""
+def test_semantic_audit_delays_no_request(control: CacheControl | None) -> None:
+    """The same question during an audit has the same answer at once, and no second audit starts."""
 
     async def main(loop: SimLoop) -> None:
         rig = SemanticRig(loop, [SendText(YES)], LATER, [SendText(NO)], semantic=ALWAYS)
@@ -39,9 +39,7 @@ def test_an_audit_is_nobodys_wait(control: CacheControl | None) -> None:
     run(main)
 
 
-def test_a_hit_that_nobody_may_audit_begins_none() -> None:
-    """only-if-cached: no call is made for it, and none is counted as begun."""
-
+def test_semantic_audit_is_not_made_for_only_if_cached() -> None:
     async def main(loop: SimLoop) -> None:
         rig = SemanticRig(loop, [SendText(YES)], semantic=ALWAYS)
         await rig.text(ask(ONE))
@@ -53,8 +51,8 @@ def test_a_hit_that_nobody_may_audit_begins_none() -> None:
     run(main)
 
 
-def test_an_answer_that_no_stream_can_tell_is_a_miss_that_teaches() -> None:
-    """It is not counted as a hit nor audited; the answer that is made instead is given to whoever asks in other words."""
+def test_semantic_cache_answer_that_cannot_be_streamed_is_a_miss() -> None:
+    """It is neither a hit nor audited; the new answer is learned."""
 
     async def main(loop: SimLoop) -> None:
         rig = SemanticRig(loop, [SendText(YES)], semantic=ALWAYS)

@@ -37,7 +37,7 @@ class AllAlike(Words):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_no_answer_crosses_a_scope(seed: int) -> None:
+def test_semantic_scope_is_never_crossed(seed: int) -> None:
     """A thousand requests over tenants, system prompts, parents, formats, tools and sampling, streamed or not."""
 
     async def main(loop: SimLoop) -> None:
