@@ -11,17 +11,20 @@ from numpy.typing import NDArray
 
 from stayfast.core.events import SemanticLookup
 from stayfast.core.types import Request
+from stayfast.pipeline.cache import semantic_index as phrasings
+from stayfast.pipeline.cache.labels import LabelRecord, Learning
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.cache.semantic import ByMeaning, SemanticCache, Verifier
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.freshness import CacheConfig
-from stayfast.policy.cache.similarity import SemanticConfig
+from stayfast.policy.cache.similarity import N_FEATURES, SemanticConfig
 from stayfast.stores.base import Store
 from stayfast.stores.embedder import Embedders, NoEmbedder
 from stayfast.stores.vectors import Vectors
 from stayfast.testing import Script, SendText, SimLoop
 from tests.flow.cache_rig import CacheRig
 from tests.flow.rig import MODEL, chat
+from tests.flow.semantic_rig import NO, ONE, SAME, SAME_TOO, YES, SemanticRig, ask, saying
 
 # Each word is a direction; those of a row are nearly one. Others are their own.
 SYNONYMS = (("reset", "restore", "recover"), ("password", "passphrase"), ("account", "login"), ("export", "download"),
@@ -113,3 +116,12 @@ def ask(text: str = ONE, *, before: list[dict[str, Any]] | None = None, system: 
     """A chat request that ends with this text."""
     messages = [{"role": "system", "content": system}] if system else []
     return chat(messages=[*messages, *(before or []), {"role": "user", "content": text}], **fields)
+
+GOOD, BAD = (0.9,) * N_FEATURES, (0.5,) * N_FEATURES
+
+
+def taught(learning: Learning, tenant: str, n: int, log: phrasings.LabelLog | None = None) -> None:
+    """So many clear labels of both classes."""
+    for number in range(n):
+        is_right = number % 3 != 0
+        learning.learn(LabelRecord(GOOD if is_right else BAD, is_right, False, tenant), log)

@@ -19,8 +19,8 @@ from stayfast.stores.memory import MemoryStore
 from stayfast.testing import SendText, SimLoop, Wait, run
 from stayfast.upstreams.base import AnswerStream, Call
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig
+from tests.flow.midstream_rig import HALT, TEXT, Speaker, rig_of
 from tests.flow.rig import MODEL, chat, read, said
-from tests.flow.test_rescue import HALT, TEXT, Speaker, rig_of
 
 
 def test_coalesce_miss_leaves_no_reference_cycles() -> None:

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 import uvloop
-
 from tests.flow.test_circles import WHOLE, ask, gateway
+
 from tests.ports import free_port
 
 pytestmark = pytest.mark.sockets

@@ -10,6 +10,7 @@ import anthropic
 import openai
 import pytest
 import uvloop
+from tests.flow.test_budget_sockets import CHUNKED, chunk
 
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
@@ -18,7 +19,6 @@ from stayfast.policy.resilience.stall import TokenFlow
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.lifecycle import GatewayServer, ServerHooks
 from stayfast.settings import SettingsText, load_settings
-from tests.flow.test_budget_sockets import CHUNKED, chunk
 
 pytestmark = pytest.mark.sockets
 TEXT = "What users feel is the tail: ça va? 🙂 So stop waiting."

@@ -37,7 +37,7 @@ def test_outlier_ejection_and_return_are_reported_once() -> None:
         routes = rig.gateway.router.routes
         assert isinstance(routes, dict)
         config = PickConfig(eject=EjectConfig(enabled=True, min_calls=10))
-        routes[MODEL] = replace(routes[MODEL], picking=UpstreamSelector(config, MODEL, rig.sink))
+        routes[MODEL] = replace(routes[MODEL], selector=UpstreamSelector(config, MODEL, rig.sink))
         rng = Random(1)
         while loop.now() < 120 and len(rig.sink.facts_of(Ejected)) < 2:
             loop.stall(rng.uniform(0.0, 0.1))

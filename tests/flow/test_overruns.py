@@ -21,7 +21,7 @@ from stayfast.testing import Cut, Fail, Script, SendText, SimLoop, Wait, run
 from stayfast.wire.request_body import decode
 from tests.flow.dialects import DIALECTS, LENGTH, STOP, TEXT, ask, told
 from tests.flow.rig import MODEL, Rig, chat, read, said
-from tests.flow.test_budget import Slow, with_slow
+from tests.flow.stage_rig import Slow, with_slow
 
 EACH_WAY = [(api, stream) for api in DIALECTS for stream in (True, False)]
 EMBEDDINGS = decode(Api.EMBEDDINGS, b'{"model":"m","input":"hello"}')

@@ -14,9 +14,9 @@ from stayfast.testing import Fail, Script, ScriptedUpstream, SendText, SimLoop, 
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.upstreams.dialect import UpstreamMisconfigured
 from tests.flow.dialects import ask
+from tests.flow.failure_rig import NO_MODEL, Picky, says
+from tests.flow.failure_rig import Rig as PickyRig
 from tests.flow.rig import Rig, chat, read
-from tests.flow.test_blame import NO_MODEL, Picky, says
-from tests.flow.test_blame import Rig as PickyRig
 
 HELLO: Script = [SendText("hello")]
 DOWN: Script = [Fail(Fault.STATUS, 500)]

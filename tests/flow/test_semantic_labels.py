@@ -2,15 +2,12 @@
 
 import pytest
 
-from stayfast.pipeline.cache import semantic_index as phrasings
 from stayfast.pipeline.cache.labels import LabelRecord, Learning
 from stayfast.policy.cache.calibration import CalibrateConfig
-from stayfast.policy.cache.similarity import N_FEATURES, SemanticConfig
+from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.stores.memory import MemoryStore
 from stayfast.testing import SimLoop, run
-from tests.flow.semantic_rig import NO, ONE, SAME, SAME_TOO, YES, SemanticRig, ask, saying
-
-GOOD, BAD = (0.9,) * N_FEATURES, (0.5,) * N_FEATURES
+from tests.flow.semantic_rig import GOOD, NO, ONE, SAME, SAME_TOO, YES, SemanticRig, ask, saying, taught
 
 
 class Log(dict[int, bytes]):
@@ -26,13 +23,6 @@ class Log(dict[int, bytes]):
 
     def close(self) -> None:
         """Holds nothing."""
-
-
-def taught(learning: Learning, tenant: str, n: int, log: phrasings.LabelLog | None = None) -> None:
-    """So many clear labels of both classes."""
-    for number in range(n):
-        is_right = number % 3 != 0
-        learning.learn(LabelRecord(GOOD if is_right else BAD, is_right, False, tenant), log)
 
 
 def test_semantic_labels_are_separate_by_tenant() -> None:

@@ -17,8 +17,7 @@ from stayfast.stores.batched_embedder import vector_from_bytes
 from stayfast.stores.journal import POLL_MAX_S
 from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.testing import RecordingSink, SimLoop, run
-from tests.flow.semantic_rig import N_DIMS, NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, ask, saying
-from tests.flow.test_semantic_honesty import taught
+from tests.flow.semantic_rig import N_DIMS, NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, ask, saying, taught
 from tests.unit.stores.fake_door import FakeDoor, Place
 
 FIXED = SemanticConfig(threshold=0.9)

@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -10,10 +10,7 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import DeadlineExceeded, UpstreamFailed
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Api, Stage
-from stayfast.pipeline.exchange import Arrival, Exchange
-from stayfast.pipeline.gateway import Gateway
-from stayfast.pipeline.plan import Admitted, Bypass
-from stayfast.pipeline.stages.cache.lookup import Cache
+from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.resilience.retry import RetryConfig
@@ -23,42 +20,10 @@ from stayfast.wire.errors import encode_error
 from tests.flow.cache_rig import HELLO, CacheRig
 from tests.flow.dialects import DIALECTS, ask
 from tests.flow.rig import Rig, chat, read
+from tests.flow.stage_rig import Slow, with_slow
 from tests.unit.stores.shared_rig import Rig as SharedRig
 
 EXACT = CacheConfig("exact")
-
-
-class Slow:
-    """A stage before the call that takes its time: admit and cache in one."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.is_cancelled = False
-        self.n_given_back = 0
-
-    async def _wait(self) -> None:
-        try:
-            await asyncio.sleep(self.seconds)
-        except asyncio.CancelledError:
-            self.is_cancelled = True
-            raise
-
-    async def admit(self, ex: Exchange) -> Admitted:
-        await self._wait()
-        return Admitted(self.give_back)
-
-    def give_back(self) -> None:
-        """Called when the place is free again."""
-        self.n_given_back += 1
-
-    async def lookup(self, ex: Exchange) -> Bypass:
-        await self._wait()
-        return Bypass()
-
-
-def with_slow(gateway: Gateway, stage: Stage, slow: Slow) -> Gateway:
-    """The gateway with one stage replaced; the cache is looked up on routes that have one."""
-    return replace(gateway, admit=slow) if stage is Stage.ADMIT else replace(gateway, cache=cast("Cache", slow))
 
 
 @pytest.mark.parametrize("api", DIALECTS)

@@ -11,7 +11,7 @@ from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig, Regime, R
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.testing import SimLoop, run
-from tests.flow.test_routing import Client, client_of, settings_of
+from tests.flow.routing_rig import Client, client_of, settings_of
 
 EVEN = ("{kind: simulated, fills_max_tokens: true, ttft: {median_s: 0.1, sigma: 0.05}, "
         "gaps: {median_s: 0.02, sigma: 0.1, tokens_per_chunk: 1}}")

@@ -11,7 +11,7 @@ from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.counters import Totals
 from stayfast.stores.base import StoreStats
 from tests.flow.semantic_rig import Words
-from tests.unit.compose.test_semantic_settings import settings, system
+from tests.unit.compose.semantic_settings_rig import settings, system
 
 OWN = StoreStats("memory", 3, 300, 1000, 1)
 SHARED = StoreStats("redis", 50, 5000, None, 2, is_shared=True, n_near=4)

@@ -20,29 +20,13 @@ from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.cache.llm_judge import LlmJudge
 from stayfast.policy.cache.calibration import Calibrator
 from stayfast.policy.cache.similarity import FixedThreshold
-from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
+from stayfast.settings import SettingsError, SettingsText, load_settings
 from stayfast.settings.environment import cache_directory
 from stayfast.stores.embedder import EmbedderConfig
 from stayfast.testing import SimLoop, run
 from stayfast.wire.request_body import decode
 from tests.flow.rig import chat, read
-
-TEXT = """
-upstreams:
-  sim: {kind: simulated}
-routes:
-  faq: {upstreams: [sim], cache: {mode: semantic, max_temperature: 1, WITH}}
-"""
-
-
-def settings(words: str, more: str = "") -> Settings:
-    """The settings with these words about the cache."""
-    return load_settings(SettingsText("test", TEXT.replace("WITH", words) + more), {}, kinds=KINDS)
-
-
-def system(its: Settings, old: System | None = None) -> System:
-    """The system of these settings, on the real clock."""
-    return build(its, Observers(its, SystemClock()), {}, SystemClock(), Random(1), old=old)
+from tests.unit.compose.semantic_settings_rig import TEXT, settings, system
 
 
 def semantic_of(built: System) -> SemanticCache | None:
