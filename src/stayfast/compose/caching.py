@@ -87,8 +87,8 @@ async def load(embedding: Embedders, config: EmbedderConfig, clock: Clock) -> No
     """Load the model, once for both uses, on another thread. Raises NoEmbedder."""
     minilm, batched = import_module("stayfast.stores.onnx_embedder"), import_module("stayfast.stores.batched_embedder")
     cache_dir = config.cache_dir or str(cache_directory(read_environment()))
-    model = await asyncio.to_thread(minilm.load, config, cache_dir)
-    embedding.install(batched.Batched(model, config, clock), batched.Batched(model, config, clock))
+    model = await asyncio.to_thread(minilm.load_encoder, config, cache_dir)
+    embedding.install(batched.BatchedEmbedder(model, config, clock), batched.BatchedEmbedder(model, config, clock))
 
 
 async def restore_learned(routes: Mapping[str, Route], embedding: Embedders, config: EmbedderConfig,
@@ -118,7 +118,7 @@ def _share(semantic: SemanticCache | None, store: RemoteStore, route: str, embed
     if semantic is None or semantic.index.log is not None or embedding.foreground is None:
         return
     name = sha256(f"{JOURNAL_VERSION}\n{route}\n{embedding.foreground.id}".encode()).hexdigest()[:16]
-    receive = partial(semantic.receive_logged, floats=import_module("stayfast.stores.batched_embedder").floats)
+    receive = partial(semantic.receive_logged, floats=import_module("stayfast.stores.batched_embedder").vector_from_bytes)
 
     def log(worker_id: bytes) -> LabelLog:
         journal = store.open_journal(name, 2 * semantic.config.max_questions, worker_id)
@@ -133,7 +133,7 @@ def _restored(semantic: SemanticCache, config: EmbedderConfig, file: str, embedd
     labels = LabelStore(Path(config.state_dir).expanduser() / file, embedder)
     stored = labels.read()
     try:
-        semantic.restore_logged(stored, import_module("stayfast.stores.batched_embedder").floats)
+        semantic.restore_logged(stored, import_module("stayfast.stores.batched_embedder").vector_from_bytes)
     except ValueError:
         labels.set_aside()
     return labels
@@ -220,7 +220,7 @@ def _store(name: str, settings: StoreSettings, clock: Clock, sink: Sink, rng: Ra
         door: StoreBackend = SqliteBackend(Path(settings.path), settings.max_bytes, clock)
     else:
         redis = import_module("stayfast.stores.redis")  # here: it needs a package that only an extra brings
-        door = redis.RedisDoor(settings.url.reveal(), settings.prefix, clock)
+        door = redis.RedisBackend(settings.url.reveal(), settings.prefix, clock)
     return RemoteStore(name, door, settings.shared, clock, sink, rng=rng)
 
 

@@ -156,11 +156,11 @@ def _build(folder: Path, inputs: list[Path], target: Path) -> None:
     full = target.with_name(f"{target.name}.full")
     try:
         name = digest_files(*inputs)[:16]
-        onnx_graph.write(folder, full, name)
-        onnx_graph.quantize(full, target)
+        onnx_graph.write_graph(folder, full, name)
+        onnx_graph.quantize_graph(full, target)
         tokenizer = folder / "tokenizer.json"
         exact, small = OnnxEncoder(full, tokenizer, 128), OnnxEncoder(target, tokenizer, 128)
         if float((exact.embed_all(list(_SAMPLES)) * small.embed_all(list(_SAMPLES))).sum(axis=1).min()) < MIN_COSINE:
-            onnx_graph.write(folder, target, f"{name}-f32")
+            onnx_graph.write_graph(folder, target, f"{name}-f32")
     finally:
         full.unlink(missing_ok=True)

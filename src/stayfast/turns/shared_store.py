@@ -30,7 +30,7 @@ def open_shared_store(where: str, *, max_bytes: int = 1 << 30, timeout_s: float 
         raise argument_error(f"timeout_s={timeout_s!r:.80}: seconds per access, above 0, as in timeout_s=0.05", timeout_s)
     clock = SystemClock()
     if where.startswith(_REDIS):
-        backend: StoreBackend = import_module("stayfast.stores.redis").RedisDoor(where, "stayfast", clock)
+        backend: StoreBackend = import_module("stayfast.stores.redis").RedisBackend(where, "stayfast", clock)
     else:
         backend = SqliteBackend(Path(where).expanduser(), max_bytes, clock)
     return RemoteStore("turns", backend, SharedConfig(timeout_s=timeout_s), clock, Fanout(), rng=Random(os.urandom(16)))

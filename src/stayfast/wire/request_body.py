@@ -195,7 +195,7 @@ def _decode_extended(api: Api, body: bytes) -> Request:
         raise Rejected("cache and stayfast.cache set the same options: send one of them.", code="two_caches", param="cache")
     patience_s = options.deadline_ms / 1e3 if options is not None and options.deadline_ms is not None else None
     directives = own_cache if own_cache is not None else litellm_cache
-    return msgspec.structs.replace(request, patience_s=patience_s,
+    return msgspec.structs.replace(request, client_timeout_s=patience_s,
                                    cache=directives.to_cache_control() if directives is not None else None)
 
 

@@ -300,7 +300,7 @@ async def measure_lookups(extent: Extent, conditions: Conditions) -> list[Figure
             conditions.report_progress(f"{key:,} of {n:,} vectors")
         index.add(SCOPE, key, points[key])
     clock, rng = SystemClock(), Random(conditions.seed)
-    embedder = batched.Batched(model, EmbedderConfig(), clock)
+    embedder = batched.BatchedEmbedder(model, EmbedderConfig(), clock)
     alone_ms, with_ms = [], []
     for number in range(extent.n_rounds):
         conditions.report_progress(f"search, round {number + 1} of {extent.n_rounds}")

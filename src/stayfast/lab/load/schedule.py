@@ -147,7 +147,7 @@ class _ShotGenerator:
             turns.append(msgspec.structs.replace(turn, think_s=think_s, history=tuple(turns)))
         linked = turns.pop()
         while turns:
-            linked = msgspec.structs.replace(turns.pop(), then=linked)
+            linked = msgspec.structs.replace(turns.pop(), next_turn=linked)
         return linked
 
     def _draw_shot(self, number: int, at_s: float, row: TraceRequest | None) -> Shot:

@@ -91,7 +91,7 @@ def load_embedder(config: EmbedderConfig | None = None) -> Any:
     """The sentence model that a gateway uses. Raises SetUpFailed."""
     try:
         model = import_module("stayfast.stores.onnx_embedder")
-        return model.load(config or EmbedderConfig(), str(cache_directory(read_environment())))
+        return model.load_encoder(config or EmbedderConfig(), str(cache_directory(read_environment())))
     except (ImportError, NoEmbedder) as missing:
         raise SetUpFailed(f"no embedding model: {missing}; {INSTALL_HINT}") from missing
 
