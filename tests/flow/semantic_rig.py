@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from stayfast.core.events import SemanticLookup
 from stayfast.core.types import Request
-from stayfast.pipeline.cache import semantic_index as phrasings
 from stayfast.pipeline.cache.labels import LabelRecord, Learning
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.cache.semantic import ByMeaning, SemanticCache, Verifier
+from stayfast.pipeline.cache.semantic_index import LabelLog
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.similarity import N_FEATURES, SemanticConfig
@@ -24,7 +24,6 @@ from stayfast.stores.vectors import Vectors
 from stayfast.testing import Script, SendText, SimLoop
 from tests.flow.cache_rig import CacheRig
 from tests.flow.rig import MODEL, chat
-from tests.flow.semantic_rig import NO, ONE, SAME, SAME_TOO, YES, SemanticRig, ask, saying
 
 # Each word is a direction; those of a row are nearly one. Others are their own.
 SYNONYMS = (("reset", "restore", "recover"), ("password", "passphrase"), ("account", "login"), ("export", "download"),
@@ -35,6 +34,7 @@ ONE = "How can I reset the password of an account?"
 SAME = "How can I restore the passphrase of a login?"
 SAME_TOO = "How can I recover the password of an account?"
 OTHER = "Where can I export the last invoice as a file?"
+GOOD, BAD = (0.9,) * N_FEATURES, (0.5,) * N_FEATURES
 YES, NO = "Click the link in the e-mail.", "Under billing, all the way down on the left side."
 
 
@@ -117,10 +117,9 @@ def ask(text: str = ONE, *, before: list[dict[str, Any]] | None = None, system: 
     messages = [{"role": "system", "content": system}] if system else []
     return chat(messages=[*messages, *(before or []), {"role": "user", "content": text}], **fields)
 
-GOOD, BAD = (0.9,) * N_FEATURES, (0.5,) * N_FEATURES
 
 
-def taught(learning: Learning, tenant: str, n: int, log: phrasings.LabelLog | None = None) -> None:
+def taught(learning: Learning, tenant: str, n: int, log: LabelLog | None = None) -> None:
     """So many clear labels of both classes."""
     for number in range(n):
         is_right = number % 3 != 0

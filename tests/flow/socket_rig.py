@@ -4,18 +4,17 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from stayfast.compose.observers import Observers
-from stayfast.compose.system import System, build
+from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import SystemClock
-from stayfast.server.app import ActiveSystem
-from stayfast.server.server import GatewayServer, ServerHooks
+from stayfast.lab.simulated.settings import KINDS
+from stayfast.server.backend import ActiveSystem
+from stayfast.server.lifecycle import GatewayServer, ServerHooks
 from stayfast.settings import SettingsText, load_settings
-from stayfast.upstreams.kinds import KINDS
 
 N_TRIES = 5
 EVENT_STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -124,3 +123,16 @@ def n_connecting(port: int) -> int:
     """Connections to `port` whose handshake is under way (SYN_SENT in the table of the kernel)."""
     rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(row[2] == f"0100007F:{port:04X}" and row[3] == "02" for row in rows)
+
+
+def fill_accept_queue(stack: ExitStack) -> int:
+    """The port of a listener whose accept queue is full: further handshakes hang."""
+    full = stack.enter_context(socket.socket())
+    full.bind(("127.0.0.1", 0))
+    full.listen(0)
+    port = full.getsockname()[1]
+    for _ in range(3):
+        filler = stack.enter_context(socket.socket())
+        filler.setblocking(False)
+        filler.connect_ex(("127.0.0.1", port))
+    return int(port)
