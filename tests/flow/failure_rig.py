@@ -6,6 +6,7 @@ from random import Random
 from stayfast.compose.assembly import assemble
 from stayfast.compose.routes import bind_routes
 from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.core.events import RequestDone
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.plan import Route, RoutePolicy
@@ -64,5 +65,5 @@ class Rig:
         reply: Reply = await self.gateway.serve(
             chat(model=model, store=store), Arrival("req_1", self.loop.now(), headers=tuple((headers or {}).items())))
         await read(reply)
-        self.notes = reply._ex.record.notes
+        self.notes = list(self.sink.facts_of(RequestDone)[-1].notes)
         return reply.upstream

@@ -47,7 +47,7 @@ class Speaker(ScriptedUpstream):
             steps.append(self.fails)
         for n, word in enumerate(words):
             steps += [*halts.get(n, ()), SendText(word), Wait(GAP_S)]
-        self._scripts: Sequence[list[Step]] = [steps]
+        self.scripts = [steps]
         return await super().open(call)
 
 

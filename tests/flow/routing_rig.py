@@ -35,7 +35,7 @@ class Client:
         self.loop = loop
         self.by: Counter[str] = Counter()
         self.waits_s: list[float] = []
-        self.notes: list[str] = []
+        self._n_requests = 0
 
     async def ask(self, *texts: str, api: Api = Api.CHAT, headers: tuple[tuple[str, str], ...] = (), n: int = 8,
                   **fields: object) -> Reply:
@@ -46,13 +46,20 @@ class Client:
             turns = [{"role": "assistant" if at % 2 else "user", "content": text} for at, text in enumerate(texts)]
             said = {"messages": [{"role": "system", "content": SYSTEM}, *turns], "max_tokens": n}
         request = decode(api, msgspec.json.encode({"model": "chat", "stream": True, **said, **fields}))
-        began_at = self.loop.now()
-        reply = await self.system.gateway.serve(request, Arrival("req_1", began_at, headers=headers))
+        began_at, self._n_requests = self.loop.now(), self._n_requests + 1
+        reply = await self.system.gateway.serve(request, Arrival(f"req_{self._n_requests}", began_at, headers=headers))
         self.waits_s.append(self.loop.now() - began_at)
         await read(reply)
         self.by[reply.upstream] += 1
-        self.notes += reply._ex.record.notes
         return reply
+
+    async def last_notes(self) -> list[str]:
+        """The notes of the last request."""
+        self.system.together.flush_events()
+        row = await self.system.together.recent_request(f"req_{self._n_requests}", None)
+        assert row is not None
+        notes: list[str] = msgspec.json.decode(row)["notes"]
+        return notes
 
     def counted(self, name: str) -> Counter[str]:
         """A counter by its last label."""

@@ -86,14 +86,15 @@ class SemanticRig(CacheRig):
     """A route with a semantic cache; by a threshold of .9, unless `semantic` says otherwise."""
 
     def __init__(self, loop: SimLoop, *scripts: Script, semantic: SemanticConfig | None = None,
-                 verifier: Verifier | None = None, budget: BudgetConfig | None = None, store: Store | None = None) -> None:
+                 verifier: Verifier | None = None, budget: BudgetConfig | None = None, store: Store | None = None,
+                 seed: int = 7) -> None:
         config = CacheConfig("semantic", max_temperature=1.0, semantic=semantic or SemanticConfig(threshold=0.9))
         super().__init__(loop, *scripts, config=config, budget=budget)
         self.words = Words()
         self.embedding = Embedders(self.words, self.words)
         self.semantic = SemanticCache(
             config.semantic, MODEL, store=store or self.caching.store, embedding=self.embedding, index=Vectors,
-            sameness=ByMeaning(self.embedding, 0.9), verifier=verifier, clock=loop, rng=Random(7),
+            sameness=ByMeaning(self.embedding, 0.9), verifier=verifier, clock=loop, rng=Random(seed),
             sink=self.sink)
         self.change_policy(cache=RouteCache(config, MODEL, store or self.caching.store, self.semantic))
 

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +46,7 @@ async def gateway(text: str) -> AsyncIterator[tuple[System, int]]:
 
 @asynccontextmanager
 async def listening(
-        talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]) -> AsyncIterator[int]:
+        talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[int]:
     """A server on a port of 127.0.0.1: the port."""
     server = await asyncio.start_server(talk, "127.0.0.1", 0)
     try:

@@ -286,10 +286,10 @@ def test_admission_reload_applies_new_settings_to_waiting_requests() -> None:
         it = Admitting(loop, 1, anybody(requests_per_minute=60), max_wait_s=10)
         asking = [asyncio.ensure_future(it.outcome("a")) for _ in range(3)]
         await soon(loop, *asking)
-        it.admission.configure(Admitting(loop, 3, max_wait_s=10).admission.places._config, anybody(requests_per_minute=60))
+        it.admission.configure(Admitting(loop, 3, max_wait_s=10).config, anybody(requests_per_minute=60))
         assert it.tenant("a").quota.allowances(0.0)[0].remaining == 57
         assert await asyncio.gather(*asking) == ["1", "1.05", "1.05"]
-        it.admission.configure(it.admission.places._config, anybody(requests_per_minute=90))
+        it.admission.configure(it.config, anybody(requests_per_minute=90))
         assert it.tenant("a").quota.allowances(loop.now())[0].remaining == 88
         it.assert_empty()
 

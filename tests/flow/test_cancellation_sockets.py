@@ -74,8 +74,8 @@ async def in_mid_stream(client: socket.socket, _: System) -> None:
     (EVENT_STREAM + b"%x\r\n%s\r\n" % (len(EVENT), EVENT), True, in_mid_stream)],
     ids=["before_head", "before_first_token", "not_streaming", "mid_stream"])
 @pytest.mark.parametrize("text", [SETTINGS, CACHED], ids=["no_cache", "cache"])
-def test_client_hang_up_over_sockets_closes_the_upstream(answer: bytes, stream: bool, when: Callable[[socket.socket, System], Awaitable[None]],
-                                                         text: str) -> None:
+def test_client_hang_up_over_sockets_closes_the_upstream(
+        answer: bytes, stream: bool, when: Callable[[socket.socket, System], Awaitable[None]], text: str) -> None:
     """Within 50 ms; also where a cache makes the call run in a Task of its own."""
     check_within(LIMIT_S, lambda: uvloop.run(leave(answer, stream=stream, when=when, text=text)))
 

@@ -133,11 +133,13 @@ async def _when_loser_closed(client: socket.socket, loser: Peer) -> None:
 
 
 @pytest.mark.parametrize(("settings", "first", "second", "when", "has_first_ended"), [
-    (RACE, EVENT_STREAM, EVENT_STREAM, _when_called, False), (RACE, b"", EVENT_STREAM, _when_called, False), (RACE, EVENT_STREAM, ONE_EVENT, _when_loser_closed, False),
+    (RACE, EVENT_STREAM, EVENT_STREAM, _when_called, False), (RACE, b"", EVENT_STREAM, _when_called, False),
+    (RACE, EVENT_STREAM, ONE_EVENT, _when_loser_closed, False),
     (FALLBACK, BUSY, EVENT_STREAM, _when_called, True)],
     ids=["two_attempts", "two_before_a_head", "second_won", "fallback"])
-def test_client_hang_up_over_sockets_during_attempts_closes_both_connections(settings: str, first: bytes, second: bytes,
-                                                                             when: Callable[[socket.socket, Peer], Awaitable[None]], has_first_ended: bool) -> None:
+def test_client_hang_up_over_sockets_during_attempts_closes_both_connections(
+        settings: str, first: bytes, second: bytes, when: Callable[[socket.socket, Peer], Awaitable[None]],
+        has_first_ended: bool) -> None:
     check_within(LIMIT_S, lambda: uvloop.run(_leave(settings, first, second, when, has_first_ended=has_first_ended)))
 
 

@@ -110,7 +110,8 @@ def test_coalesce_long_whole_answer_is_given_to_all(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_coalesce_unexpected_error_is_raised_in_the_request_that_made_the_call(monkeypatch: pytest.MonkeyPatch, leaves: bool) -> None:
+def test_coalesce_unexpected_error_is_raised_in_the_request_that_made_the_call(monkeypatch: pytest.MonkeyPatch,
+                                                                               leaves: bool) -> None:
     """The other request makes another call. If the maker has left, the handler of the loop gets the error."""
 
     async def main(loop: SimLoop) -> None:

@@ -182,7 +182,7 @@ def test_limit_random_clients_leave_nothing_held(seed: int, n_clients: int, most
         assert [task.exception() for task in tasks if not task.cancelled()] == [None] * sum(not t.cancelled() for t in tasks)
         for member in rig.registry:
             assert (member.n_in_flight, member.n_waiting, len(member.pending), member.has_room) == (0, 0, 0, True)
-            assert member.whole_limiter._n_promised == 0
+            assert member.whole_limiter.n_taken == 0
         assert rig.n_open == 0
 
     run(main)
@@ -237,7 +237,7 @@ def test_limit_reload_of_lanes_keeps_waiting_requests() -> None:
         member.split_by_lane(LANES)
         assert [round(at, 6) for _, at in await asyncio.gather(*asking)] == [2.1, 2.2, 2.2]
         for limited in (before, *member.all_limiters):
-            assert (limited.n_in_flight, limited.n_waiting, limited._n_promised) == (0, 0, 0)
+            assert (limited.n_in_flight, limited.n_waiting, limited.n_taken) == (0, 0, 0)
         assert member.n_in_flight == 0
 
     run(main)

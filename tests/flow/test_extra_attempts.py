@@ -106,7 +106,8 @@ STORED_BY_DEFAULT = ask(Api.RESPONSES, stream=True, store=None)  # the provider 
 
 
 @pytest.mark.parametrize(("request_", "headers"), [(chat(store=True), ()), (STORED_BY_DEFAULT, ()), (chat(), SDK_RETRY)])
-def test_hedge_is_not_sent_for_stored_requests_and_sdk_retries(request_: Request, headers: tuple[tuple[str, str], ...]) -> None:
+def test_hedge_is_not_sent_for_stored_requests_and_sdk_retries(request_: Request,
+                                                               headers: tuple[tuple[str, str], ...]) -> None:
     """In a race, which hedges every other request."""
     async def main(loop: SimLoop) -> None:
         rig = hedging_rig(loop, [SLOW], [QUICK])

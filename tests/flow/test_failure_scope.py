@@ -238,7 +238,8 @@ def test_race_hedges_do_not_use_the_retry_budget() -> None:
 
 @pytest.mark.parametrize(("fields", "n_calls"), [({"store": None}, 1), ({"store": True}, 1), ({"store": False}, 2)])
 @pytest.mark.parametrize("may_repeat", [False, True])
-def test_stored_responses_request_is_sent_once_unless_allowed(fields: dict[str, object], n_calls: int, may_repeat: bool) -> None:
+def test_stored_responses_request_is_sent_once_unless_allowed(fields: dict[str, object], n_calls: int,
+                                                              may_repeat: bool) -> None:
     """A Responses request is stored by default; allow_stateful permits a second attempt."""
     async def main(loop: SimLoop) -> None:
         sent = {name: value for name, value in fields.items() if value is not None}

@@ -160,7 +160,6 @@ def test_serve_error_event_before_content_is_retried_elsewhere() -> None:
 def test_serve_final_error_is_not_retried() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Fail(Fault.STATUS)]], retry=RetryConfig(max_attempts=3))
-        rig.scripted[0]._scripts = [[]]
         failed = UpstreamFailed("up0", Fault.STATUS, "no", upstream_status=400, is_final=True)
 
         async def refuse(_: object) -> None:

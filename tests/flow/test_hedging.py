@@ -155,8 +155,8 @@ def test_hedge_that_hangs_does_not_block_a_retry() -> None:
         for _ in range(300):
             await read(await rig.serve())
             await asyncio.sleep(0.05)
-        rig.scripted[0]._scripts = [[Wait(2.0), Fail(Fault.STATUS, 500)]]
-        rig.scripted[1]._scripts = [HANGS]
+        rig.scripted[0].scripts = [[Wait(2.0), Fail(Fault.STATUS, 500)]]
+        rig.scripted[1].scripts = [HANGS]
         began_at = loop.now()
         assert (await rig.serve()).upstream == "up2"
         assert loop.now() - began_at == pytest.approx(2.2)

@@ -35,7 +35,8 @@ async def asked(rig: Rig, tenant: str | None = None) -> tuple[str, float]:
 
 @pytest.mark.parametrize(("load", "total_s", "goal"), [(0.8, 3.0, 0.97), (1.2, 3.0, 0.9), (2.0, 3.0, 0.9), (2.0, 1.5, 0.8)])
 @pytest.mark.parametrize("spread", [0.0, 0.5])
-def test_limit_queue_overload_is_rejected_at_once_and_the_rest_served(load: float, total_s: float, goal: float, spread: float) -> None:
+def test_limit_queue_overload_is_rejected_at_once_and_the_rest_served(load: float, total_s: float, goal: float,
+                                                                      spread: float) -> None:
     """Eight places of about a second, nothing else configured: nearly all of the capacity is used, at any load."""
     n, n_places = 600, 8
 
@@ -115,7 +116,7 @@ def test_limit_queue_lanes_added_during_a_wait_keep_the_order() -> None:
         assert sorted(await asyncio.gather(*tasks)) == [
             ("up0", 1.0), ("up1", 0.4), ("up1", 0.8), ("up1", 1.2)]
         for member in rig.registry:
-            assert [(one.n_in_flight, one.n_waiting_shares, one._n_promised) for one in member.all_limiters] == [
+            assert [(one.n_in_flight, one.n_waiting_shares, one.n_taken) for one in member.all_limiters] == [
                 (0, 0, 0)] * len(member.all_limiters)
 
     run(main)

@@ -221,8 +221,7 @@ def test_prompt_cache_hedge_has_the_marks_of_the_first_attempt() -> None:
         await rig.ask(LONG, "one")
         assert len(rig.sent) > 1
         assert all(body == rig.sent[0] for body in rig.sent)
-        (history,) = prefixing(rig)._histories.values()
-        assert history.n_seen == 1
+        assert planner_of(rig).n_seen == 1
 
     run(main)
 
@@ -286,8 +285,8 @@ def test_prompt_cache_any_json_body_gives_json_with_few_marks(body: dict[str, An
     run(main)
 
 
-def prefixing(rig: PrefixRig) -> PromptCachePlanner:
-    """What the route knows."""
+def planner_of(rig: PrefixRig) -> PromptCachePlanner:
+    """The planner of the route."""
     found = rig.system.gateway.router.routes["m"].policy.prefix
     assert found is not None
     return found

@@ -44,7 +44,7 @@ class Client:
     def __init__(self) -> None:
         self.body = b""
 
-    def template(self, *_: Any) -> None:
+    def make_template(self, *_: Any) -> None:
         """None is needed."""
 
     async def send(self, template: None, headers: Any, body: bytes, *, meanwhile: Any, **_: Any) -> Answer:

@@ -5,10 +5,9 @@ import asyncio
 import msgspec
 import pytest
 
-from stayfast.core.events import AttemptDone
+from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import CacheControl
 from stayfast.policy.cache.similarity import SemanticConfig
-from stayfast.stores.memory import MemoryStore
 from stayfast.testing import Script, SendText, SimLoop, Wait, run
 from tests.flow.semantic_rig import NO, ONE, SAME, SAME_TOO, YES, SemanticRig, ask
 
@@ -58,11 +57,12 @@ def test_semantic_cache_answer_that_cannot_be_streamed_is_a_miss() -> None:
         rig = SemanticRig(loop, [SendText(YES)], semantic=ALWAYS)
         await rig.text(ask(ONE))
         await rig.settled()
-        store = rig.caching.store
-        assert isinstance(store, MemoryStore)
-        ((key, kept),) = store._answers.items()
-        body = msgspec.json.encode({**msgspec.json.decode(kept.body), "citations": ["https://a.example"]})
-        store.put_sync(key, msgspec.structs.replace(kept, body=body))
+        store, key = rig.caching.store, rig.sink.facts_of(RequestDone)[0].cache_key
+        assert key is not None
+        stored = await store.get(key)
+        assert stored is not None
+        body = msgspec.json.encode({**msgspec.json.decode(stored.body), "citations": ["https://a.example"]})
+        await store.put(key, msgspec.structs.replace(stored, body=body))
         for question in (SAME, SAME_TOO):
             assert await rig.text(ask(question)) == YES
             await rig.settled()

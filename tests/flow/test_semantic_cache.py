@@ -64,15 +64,16 @@ def test_semantic_cache_purge_by_the_key_of_a_hit() -> None:
     run(main)
 
 
-@pytest.mark.parametrize(("new_word_cosine", "said", "lookups"), [
+@pytest.mark.parametrize(("new_word_cosine", "answer", "lookups"), [
     (0.0, YES, ["no_neighbour", "hit"]), (0.99, NO, ["no_neighbour", "new_word"])])
-def test_semantic_cache_new_word_is_a_miss_where_the_route_checks_it(new_word_cosine: float, said: str, lookups: list[str]) -> None:
+def test_semantic_cache_new_word_is_a_miss_where_the_route_checks_it(new_word_cosine: float, answer: str,
+                                                                     lookups: list[str]) -> None:
     async def main(loop: SimLoop) -> None:
         config = SemanticConfig(threshold=0.9, new_word_cosine=new_word_cosine, audit_share=0.001)
         rig = SemanticRig(loop, *saying(YES, NO), semantic=config)
         await rig.text(ask(ONE))
         await rig.settled()
-        assert await rig.text(ask(SAME)) == said
+        assert await rig.text(ask(SAME)) == answer
         assert rig.lookups == lookups
 
     run(main)

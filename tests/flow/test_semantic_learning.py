@@ -25,7 +25,7 @@ def test_semantic_learning_shadow_mode_gives_no_hits() -> None:
         rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig("10%", audit_share=0.2, min_labels=50))
         n_labels_at_first_hit, n_wrong = 0, 0
         for text, topic in texts:
-            rig.scripted[0]._scripts = saying(f"All about the {topic} stands in the chapter of the {topic}.")
+            rig.scripted[0].scripts = saying(f"All about the {topic} stands in the chapter of the {topic}.")
             n_wrong += topic not in await rig.text(ask(text))
             if rig.results[-1] == "semantic" and not n_labels_at_first_hit:
                 n_labels_at_first_hit = rig.semantic.stats().n_labels

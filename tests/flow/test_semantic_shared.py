@@ -30,8 +30,7 @@ class Replica(SemanticRig):
     def __init__(self, loop: SimLoop, place: Place, seed: int, *texts: str, semantic: SemanticConfig = FIXED) -> None:
         self.door, self.told = FakeDoor(place, loop), RecordingSink()
         self.shared = RemoteStore("hot", self.door, SharedConfig(local_bytes=0), loop, self.told, rng=Random(seed))
-        super().__init__(loop, *saying(*texts), semantic=semantic, store=self.shared)
-        self.semantic._rng = Random(seed)
+        super().__init__(loop, *saying(*texts), semantic=semantic, store=self.shared, seed=seed)
         hear = partial(self.semantic.receive_logged, floats=vector_from_bytes)
 
         def log(who: bytes) -> LabelLog:

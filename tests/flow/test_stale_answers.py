@@ -256,9 +256,20 @@ def test_stale_refresh_is_admitted_as_batch() -> None:
 
 def test_exchange_detach_and_fork_keep_all_fields() -> None:
     async def main(loop: SimLoop) -> None:
-        rig = StaleRig(loop, HELLO)
+        class Recorder:
+            """Admits all, and keeps their exchanges."""
+
+            def __init__(self) -> None:
+                self.exchanges: list[Exchange] = []
+
+            async def admit(self, ex: Exchange) -> Admitted:
+                self.exchanges.append(ex)
+                return Admitted(lambda: None)
+
+        recorder = Recorder()
+        rig = StaleRig(loop, HELLO, admit=recorder)
         reply = await rig.ask()
-        ex = reply._ex
+        (ex,) = recorder.exchanges
         other = ex.detach(record := ex.record.fork())
         changed = {name for name in Exchange.__slots__ if getattr(other, name) is not getattr(ex, name)}
         assert changed == {"record", "timeouts"}

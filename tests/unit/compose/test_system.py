@@ -38,7 +38,7 @@ def test_system_models_exclude_the_wildcard() -> None:
 
 def test_system_probes_upstreams_by_their_first_named_route() -> None:
     """The wildcard names no model to probe: upstreams of it alone are proven by traffic."""
-    probed = [(member.upstream.name, model) for member, model in system().prober._targets]
+    probed = [(member.upstream.name, model) for member, model in system().prober.targets]
     assert probed == [("near", "gpt-x"), ("far", "gpt-x")]
 
 

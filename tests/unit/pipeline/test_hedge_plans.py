@@ -106,7 +106,7 @@ def test_hedge_plan_unused_share_of_one_kind_is_not_given_to_another() -> None:
         traffic.run(1, _tailed)
         traffic.now -= 1.0
         traffic.run(1, _narrow, LONGER)
-    mean = traffic.hedging._mean.value
+    mean = traffic.hedging.mean_share
     assert mean is not None
     assert mean == pytest.approx(SHARES[-1] / 2, rel=0.1)
 

@@ -13,4 +13,4 @@ def test_routing_feedback_records_only_stored_responses(is_stored: bool, n_remem
     picking, summary = UpstreamSelector(PickConfig(affinity=AffinityConfig(mode="sessions"))), AnswerSummary()
     summary.response_id = "resp_1"
     RoutingFeedback(picking, 10, [], 0, is_stored).note_first_token("a", 0.1, summary, is_whole=True)
-    assert len(picking._responses) == n_remembered
+    assert picking.n_responses == n_remembered

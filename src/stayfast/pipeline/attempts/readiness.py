@@ -52,6 +52,11 @@ class Prober:
         self._sink = sink
 
     @property
+    def targets(self) -> list[tuple[UpstreamState, str]]:
+        """The probed upstreams, each with the name of its model."""
+        return self._targets
+
+    @property
     def n_targets(self) -> int:
         return len(self._targets)
 
