@@ -34,7 +34,7 @@ class Admitting:
                  script: Script = ANSWER, reserved_share: float = 0.0, *, price: Price | None = None,
                  outlook: QueueOutlook | None = None, **queue: Any) -> None:
         self.loop = loop
-        config = AdmissionConfig(places, QueueConfig(**queue), reserved_share=reserved_share)
+        self.config = config = AdmissionConfig(places, QueueConfig(**queue), reserved_share=reserved_share)
         self.admission = Admission(config, tenants or {}, loop, Random(3), outlook=outlook)
         self.rig = Rig(loop, [script], admit=self.admission, price=price)
         self._n = 0
@@ -72,7 +72,7 @@ class Admitting:
         """Nobody holds or waits for anything."""
         assert (self.admission.places.n_taken, self.admission.places.queue.n, self.rig.n_in_flight, self.rig.n_open) == (
             0, 0, 0, 0)
-        shares = [tenant.share for tenant in self.admission.tenants._tenants.values()]
+        shares = [tenant.share for tenant in self.admission.tenants.newest(10**6)]
         assert all(share.n_running == share.n_waiting == share.due == 0 for share in shares)
 
 

@@ -110,8 +110,8 @@ class _Reading:
     def is_refused(self, failed: UpstreamFailed) -> bool:
         return self._of.is_refused(failed)
 
-    def first_token(self) -> None:
+    def on_first_token(self) -> None:
         self._of.on_first_token()
 
-    def ended(self, usage: Usage | None) -> None:
+    def on_end(self, usage: Usage | None) -> None:
         self._of.on_end(usage)

@@ -63,7 +63,7 @@ class Asker:
             await self.store.put(key, kept)
             if asking is not None:
                 self.semantic.learn_answer(asking, request, key, kept)
-            while len(self.semantic._tasks):
+            while self.semantic.n_pending:
                 await asyncio.sleep(0.001)
         if hit is None:
             return ""

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from stayfast.core.events import SemanticLookup
 from stayfast.core.types import Request
+from stayfast.pipeline.cache.labels import LabelRecord, Learning
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.cache.semantic import ByMeaning, SemanticCache, Verifier
+from stayfast.pipeline.cache.semantic_index import LabelLog
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.freshness import CacheConfig
-from stayfast.policy.cache.similarity import SemanticConfig
+from stayfast.policy.cache.similarity import N_FEATURES, SemanticConfig
 from stayfast.stores.base import Store
 from stayfast.stores.embedder import Embedders, NoEmbedder
 from stayfast.stores.vectors import Vectors
@@ -32,6 +34,7 @@ ONE = "How can I reset the password of an account?"
 SAME = "How can I restore the passphrase of a login?"
 SAME_TOO = "How can I recover the password of an account?"
 OTHER = "Where can I export the last invoice as a file?"
+GOOD, BAD = (0.9,) * N_FEATURES, (0.5,) * N_FEATURES
 YES, NO = "Click the link in the e-mail.", "Under billing, all the way down on the left side."
 
 
@@ -83,14 +86,15 @@ class SemanticRig(CacheRig):
     """A route with a semantic cache; by a threshold of .9, unless `semantic` says otherwise."""
 
     def __init__(self, loop: SimLoop, *scripts: Script, semantic: SemanticConfig | None = None,
-                 verifier: Verifier | None = None, budget: BudgetConfig | None = None, store: Store | None = None) -> None:
+                 verifier: Verifier | None = None, budget: BudgetConfig | None = None, store: Store | None = None,
+                 seed: int = 7) -> None:
         config = CacheConfig("semantic", max_temperature=1.0, semantic=semantic or SemanticConfig(threshold=0.9))
         super().__init__(loop, *scripts, config=config, budget=budget)
         self.words = Words()
         self.embedding = Embedders(self.words, self.words)
         self.semantic = SemanticCache(
             config.semantic, MODEL, store=store or self.caching.store, embedding=self.embedding, index=Vectors,
-            sameness=ByMeaning(self.embedding, 0.9), verifier=verifier, clock=loop, rng=Random(7),
+            sameness=ByMeaning(self.embedding, 0.9), verifier=verifier, clock=loop, rng=Random(seed),
             sink=self.sink)
         self.change_policy(cache=RouteCache(config, MODEL, store or self.caching.store, self.semantic))
 
@@ -113,3 +117,11 @@ def ask(text: str = ONE, *, before: list[dict[str, Any]] | None = None, system: 
     """A chat request that ends with this text."""
     messages = [{"role": "system", "content": system}] if system else []
     return chat(messages=[*messages, *(before or []), {"role": "user", "content": text}], **fields)
+
+
+
+def taught(learning: Learning, tenant: str, n: int, log: LabelLog | None = None) -> None:
+    """So many clear labels of both classes."""
+    for number in range(n):
+        is_right = number % 3 != 0
+        learning.learn(LabelRecord(GOOD if is_right else BAD, is_right, False, tenant), log)

@@ -28,8 +28,8 @@ from tests.flow.admission_rig import ANSWER, Admitting, anybody, soon
 from tests.flow.rig import MODEL, Rig, chat, read
 
 
-def test_a_place_is_taken_until_the_end() -> None:
-    """Two places, five requests of a second each: two at a time, in the order in which they came."""
+def test_admission_place_is_held_until_the_end_of_the_answer() -> None:
+    """Two places, five requests of a second each: two run at a time, in the order of arrival."""
     async def main(loop: SimLoop) -> None:
         it = Admitting(loop, 2, max_wait_s=10)
         assert list(await asyncio.gather(*[it.outcome() for _ in range(5)])) == ["1", "1", "2", "2", "3"]
@@ -42,8 +42,8 @@ def test_a_place_is_taken_until_the_end() -> None:
     run(main)
 
 
-def test_a_full_queue_turns_away_at_once() -> None:
-    """503 without waiting, with a Retry-After from a second up; the route and the reason are told."""
+def test_admission_full_queue_rejects_at_once() -> None:
+    """503 without a wait, with a Retry-After of at least a second; the fact has the reason."""
     async def main(loop: SimLoop) -> None:
         it = Admitting(loop, 1, max_queue=1, max_wait_s=10)
         asking = [asyncio.ensure_future(it.outcome()) for _ in range(2)]
@@ -66,8 +66,8 @@ def test_a_full_queue_turns_away_at_once() -> None:
     run(main)
 
 
-def test_a_refusal_counts_what_other_workers_have_taken() -> None:
-    """All places are another worker's: the words say so, by the counts of the decision."""
+def test_admission_refusal_counts_places_taken_by_other_workers() -> None:
+    """Another worker has taken all places: the message has the counts of the decision."""
     async def main(loop: SimLoop) -> None:
         outlook = QueueOutlook(common=SharedLimit([0.0, 0.0, 4.0, 0.0], (0, 1), [(2, 3)]))
         it = Admitting(loop, 4, max_queue=1, max_wait_s=10, outlook=outlook)
@@ -83,8 +83,8 @@ def test_a_refusal_counts_what_other_workers_have_taken() -> None:
     run(main)
 
 
-def test_a_wait_in_vain_is_refused_at_once() -> None:
-    """By what answers have taken so far: beyond max_wait, and where it would not leave time for a first token."""
+def test_admission_predicted_wait_beyond_the_limit_is_refused_at_once() -> None:
+    """The prediction comes from earlier answers: beyond max_wait_s, or with no time left for a first token."""
     async def main(loop: SimLoop) -> None:
         it = Admitting(loop, 1, max_wait_s=1.5)
         await it.ask()
@@ -102,8 +102,8 @@ def test_a_wait_in_vain_is_refused_at_once() -> None:
     run(main)
 
 
-def test_what_has_waited_too_long_goes() -> None:
-    """Where nothing is known of how long answers take, patience decides."""
+def test_admission_request_leaves_the_queue_after_max_wait() -> None:
+    """No answer has been measured yet, so that no wait can be predicted."""
     async def main(loop: SimLoop) -> None:
         it = Admitting(loop, 1, max_wait_s=0.5, target_wait_s=0.125)
         assert list(await asyncio.gather(it.outcome(), it.outcome())) == ["1", "503 queue_timeout at 0.5"]
@@ -112,8 +112,8 @@ def test_what_has_waited_too_long_goes() -> None:
     run(main)
 
 
-def test_the_deadline_ends_a_wait() -> None:
-    """504 in stage admit, at the very instant."""
+def test_admission_wait_ends_at_the_deadline() -> None:
+    """504 in stage admit, at the instant of the deadline."""
     async def main(loop: SimLoop) -> None:
         it = Admitting(loop, 1, max_wait_s=10)
         running = asyncio.ensure_future(it.outcome())
@@ -127,8 +127,8 @@ def test_the_deadline_ends_a_wait() -> None:
     run(main)
 
 
-def test_bands_go_first_and_find_room() -> None:
-    """A premium request passes everybody that waits; with places held back it need not even wait."""
+def test_admission_premium_requests_pass_the_queue_and_use_reserved_places() -> None:
+    """A premium request passes all that wait; with reserved places it does not wait at all."""
     async def main(loop: SimLoop) -> None:
         tenants = {"gold": TenantConfig(TenantTier.PREMIUM), "bulk": TenantConfig(TenantTier.BATCH)}
         it = Admitting(loop, 1, tenants, max_wait_s=10)
@@ -147,8 +147,8 @@ def test_bands_go_first_and_find_room() -> None:
     run(main)
 
 
-def test_retries_and_batch_stand_behind() -> None:
-    """An SDK's retry goes after first tries; what calls itself batch goes last; a repeated idempotency key is a retry."""
+def test_admission_retries_and_batch_requests_go_last() -> None:
+    """A retry of an SDK goes after first tries, batch after all; a repeated idempotency key counts as a retry."""
     async def main(loop: SimLoop) -> None:
         it = Admitting(loop, 1, max_wait_s=10)
         order: list[str] = []
@@ -167,8 +167,8 @@ def test_retries_and_batch_stand_behind() -> None:
     run(main)
 
 
-def test_a_quiet_tenant_is_not_behind_a_noisy_ones_queue() -> None:
-    """Twenty of one tenant wait; the other's first goes next."""
+def test_admission_quiet_tenant_does_not_wait_behind_the_queue_of_a_noisy_one() -> None:
+    """Twenty requests of one tenant wait; the first request of the other tenant goes next."""
     async def main(loop: SimLoop) -> None:
         it = Admitting(loop, 1, max_wait_s=100)
         noisy = [asyncio.ensure_future(it.outcome("noisy")) for _ in range(20)]
@@ -181,8 +181,8 @@ def test_a_quiet_tenant_is_not_behind_a_noisy_ones_queue() -> None:
 
 
 @pytest.mark.parametrize("stage", ["queued", "called", "mid_answer"])
-def test_a_client_that_leaves_leaves_nothing(stage: str) -> None:
-    """The place is given on at once, and of its quota only what was used is gone."""
+def test_admission_client_that_leaves_frees_its_place_and_unused_quota(stage: str) -> None:
+    """The next request gets the place at once; only the quota that was used is gone."""
     async def main(loop: SimLoop) -> None:
         it = Admitting(loop, 1, anybody(requests_per_day=100, tokens_per_day=1000), max_wait_s=10)
         first = asyncio.ensure_future(it.outcome("other"))
@@ -204,8 +204,8 @@ def test_a_client_that_leaves_leaves_nothing(stage: str) -> None:
     run(main)
 
 
-def test_a_quota_is_kept_to_the_token() -> None:
-    """429 with the tenant's own figures and when to come back; another tenant has its own."""
+def test_admission_quota_is_enforced_to_the_token() -> None:
+    """429 with the figures of the tenant and a Retry-After; another tenant has a quota of its own."""
     async def main(loop: SimLoop) -> None:
         it = Admitting(loop, None, anybody(tokens_per_minute=600))
         request = chat(max_tokens=400)
@@ -228,11 +228,8 @@ def test_a_quota_is_kept_to_the_token() -> None:
 
 
 @pytest.mark.parametrize(("max_tokens", "n_passed"), [(2, 10), (4, 5), (None, 1)])
-def test_a_first_burst_costs_no_more_than_it_may(max_tokens: int | None, n_passed: int) -> None:
-    """A tenant that is new asks a hundred times at once, for a hundredth of its limit each: what these may cost passes.
-
-    Of what was not used the next ones get their part at once, and in the end the books are right.
-    """
+def test_admission_first_burst_costs_no_more_than_the_limit(max_tokens: int | None, n_passed: int) -> None:
+    """A new tenant sends a hundred requests at once. Unused reservations return at the end of each request."""
     async def main(loop: SimLoop) -> None:
         it = Admitting(loop, None, anybody(cost_per_day=20.0), price=Price(0.0, 1e6))  # a dollar a token: two an answer
         request = chat() if max_tokens is None else chat(max_tokens=max_tokens)
@@ -246,8 +243,8 @@ def test_a_first_burst_costs_no_more_than_it_may(max_tokens: int | None, n_passe
     run(main)
 
 
-def test_who_may_answer_instead_counts_by_its_price() -> None:
-    """A fallback's price, by the model's name there: it is known before anything is asked."""
+def test_route_most_expensive_price_includes_the_fallback() -> None:
+    """The price is by the name of the model at the fallback; it is known before any call."""
     async def main(loop: SimLoop) -> None:
         one, other = Rig(loop, [ANSWER], [ANSWER]).registry
         dear, cheap = Price(1.0, 1e6), Price(2.0, 3.0)
@@ -257,8 +254,8 @@ def test_who_may_answer_instead_counts_by_its_price() -> None:
     run(main)
 
 
-def test_nobody_shall_sleep_for_hours() -> None:
-    """A wait beyond a minute is said in words; Retry-After is capped and SDKs are told not to retry."""
+def test_admission_retry_after_is_capped_at_a_minute() -> None:
+    """The message has the whole wait, and `x-should-retry` keeps SDKs from a retry."""
     async def main(loop: SimLoop) -> None:
         it = Admitting(loop, None, anybody(requests_per_day=1))
         await it.ask()
@@ -270,8 +267,8 @@ def test_nobody_shall_sleep_for_hours() -> None:
     run(main)
 
 
-def test_a_quotas_refusal_is_no_overload() -> None:
-    """A request that is turned away for want of a place has used nothing."""
+def test_admission_rejected_request_uses_no_quota() -> None:
+    """The request was rejected for want of a place."""
     async def main(loop: SimLoop) -> None:
         it = Admitting(loop, 1, anybody(requests_per_minute=60), max_queue=0)
         asking = asyncio.ensure_future(it.outcome("a"))
@@ -283,24 +280,24 @@ def test_a_quotas_refusal_is_no_overload() -> None:
     run(main)
 
 
-def test_other_settings_while_some_wait() -> None:
-    """A reload: what was used stays used, a new ceiling lets in at once, a raised quota adds the difference."""
+def test_admission_reload_applies_new_settings_to_waiting_requests() -> None:
+    """Used quota stays used, a higher ceiling admits at once, a raised quota adds the difference."""
     async def main(loop: SimLoop) -> None:
         it = Admitting(loop, 1, anybody(requests_per_minute=60), max_wait_s=10)
         asking = [asyncio.ensure_future(it.outcome("a")) for _ in range(3)]
         await soon(loop, *asking)
-        it.admission.configure(Admitting(loop, 3, max_wait_s=10).admission.places._config, anybody(requests_per_minute=60))
+        it.admission.configure(Admitting(loop, 3, max_wait_s=10).config, anybody(requests_per_minute=60))
         assert it.tenant("a").quota.allowances(0.0)[0].remaining == 57
         assert await asyncio.gather(*asking) == ["1", "1.05", "1.05"]
-        it.admission.configure(it.admission.places._config, anybody(requests_per_minute=90))
+        it.admission.configure(it.config, anybody(requests_per_minute=90))
         assert it.tenant("a").quota.allowances(loop.now())[0].remaining == 88
         it.assert_empty()
 
     run(main)
 
 
-def test_overload_takes_two_signs() -> None:
-    """A late loop alone sheds nobody; with a long queue or a long wait low bands go, with both all but the first two."""
+def test_admission_sheds_only_with_two_signs_of_overload() -> None:
+    """A late event loop alone sheds nothing; with a long queue, batch requests are shed."""
     async def main(loop: SimLoop) -> None:
         it = Admitting(loop, 1, max_wait_s=100, target_wait_s=0.4, max_queue=4)
         running = [asyncio.ensure_future(it.outcome()) for _ in range(2)]
@@ -320,8 +317,8 @@ def test_overload_takes_two_signs() -> None:
 
 
 @pytest.mark.parametrize("is_limited", [True, False])
-def test_a_queue_at_an_upstreams_limit_is_a_sign(is_limited: bool) -> None:
-    """Where half of those that are in wait for their upstream, a long queue before the gateway is the second sign."""
+def test_admission_queue_at_an_upstream_limit_is_a_sign_of_overload(is_limited: bool) -> None:
+    """Half of the admitted requests wait for their upstream: the second sign, beside a long queue of the gateway."""
     async def main(loop: SimLoop) -> list[str]:
         config = AdmissionConfig(4, QueueConfig(max_wait_s=100, target_wait_s=50, max_queue=4), reserved_share=0.0)
         admission = Admission(config, {}, loop, Random(3))
@@ -348,8 +345,8 @@ def test_a_queue_at_an_upstreams_limit_is_a_sign(is_limited: bool) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 3), st.integers(0, 4))
-def test_nothing_leaks(seed: int, n_places: int, max_queue: int) -> None:
-    """Random clients of random tenants leave at random instants: at the end all places and all unused quota are back."""
+def test_admission_random_clients_leave_nothing_held(seed: int, n_places: int, max_queue: int) -> None:
+    """Random clients of random tenants leave at random instants: all places and all unused quota return."""
     async def main(loop: SimLoop) -> None:
         rng = Random(seed)
         it = Admitting(loop, n_places, anybody(tokens_per_day=1e9), [Wait(0.2), *ANSWER],
@@ -371,9 +368,9 @@ def test_nothing_leaks(seed: int, n_places: int, max_queue: int) -> None:
     run(main)
 
 
-def test_full_queue_rejects_the_newest_of_the_busiest_tenant() -> None:
-    """Two of one tenant wait and the queue is full: another tenant's request replaces the later one. A batch request is
-    rejected before a realtime one of any tenant.
+def test_admission_full_queue_rejects_the_newest_request_of_the_busiest_tenant() -> None:
+    """Two requests of one tenant wait in a full queue: a request of another tenant replaces the later one. A batch request
+    is rejected before a realtime one of any tenant.
     """
     async def main(loop: SimLoop) -> None:
         it = Admitting(loop, 1, max_queue=2, max_wait_s=30, target_wait_s=30)

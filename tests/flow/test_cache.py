@@ -18,9 +18,7 @@ from tests.flow.rig import MODEL, Rig, chat, read, said
 NO_CACHE, NO_STORE, ONLY_CACHED = CacheControl(no_cache=True), CacheControl(no_store=True), CacheControl(only_if_cached=True)
 
 
-def test_the_second_one_is_served_at_once() -> None:
-    """A hit takes no time and no attempt, and its own headers and facts say so."""
-
+def test_cache_hit_takes_no_time_and_no_attempt() -> None:
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, HELLO)
         assert await rig.text() == "Hello"
@@ -41,8 +39,8 @@ def test_the_second_one_is_served_at_once() -> None:
     run(main)
 
 
-def test_streamed_answers_are_kept_and_told_whole() -> None:
-    """Trap: a stream is stored, and served as JSON to whoever wants it whole, with its usage."""
+def test_cache_hit_of_a_streamed_answer_as_json() -> None:
+    """With its usage."""
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, HELLO)
@@ -59,8 +57,8 @@ def test_streamed_answers_are_kept_and_told_whole() -> None:
     run(main)
 
 
-def test_whole_answers_are_told_as_streams() -> None:
-    """Trap: whoever streams never gets JSON, and gets usage exactly where it asked for it."""
+def test_cache_hit_of_a_whole_answer_as_a_stream() -> None:
+    """Usage is in the stream exactly if the request has include_usage."""
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, HELLO)
@@ -89,9 +87,7 @@ def test_whole_answers_are_told_as_streams() -> None:
     ([SendBytes(b'data: {"id":"x","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c","function":{"name":"f",'
           b'"arguments":"{}"}}]},"finish_reason":"stop"}]}\n\n'), Cut()], None),
 ], ids=["truncated", "reset", "too long", "length", "refusal", "tool call"])
-def test_only_clean_answers_are_kept(script: Script, config: CacheConfig | None) -> None:
-    """What did not end by itself, with words, is a miss the next time as well."""
-
+def test_cache_stores_only_complete_text_answers(script: Script, config: CacheConfig | None) -> None:
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, script, config=config)
         for _ in range(2):
@@ -105,8 +101,8 @@ def test_only_clean_answers_are_kept(script: Script, config: CacheConfig | None)
     run(main)
 
 
-def test_tenants_share_nothing() -> None:
-    """Another tenant's same question is another question, kept or in flight."""
+def test_cache_is_separate_for_each_tenant() -> None:
+    """Stored answers and calls in flight."""
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, HELLO, OTHER)
@@ -119,9 +115,7 @@ def test_tenants_share_nothing() -> None:
     run(main)
 
 
-def test_what_is_too_old_is_asked_for_again() -> None:
-    """ttl_s bounds the age of an answer, and the client's max-age may bound it further."""
-
+def test_cache_answer_older_than_ttl_or_max_age_is_a_miss() -> None:
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, HELLO, OTHER, HELLO, config=CacheConfig("exact", ttl_s=60, max_temperature=1))
         assert await rig.text() == "Hello"
@@ -135,8 +129,8 @@ def test_what_is_too_old_is_asked_for_again() -> None:
     run(main)
 
 
-def test_a_client_can_keep_out_of_it() -> None:
-    """no-cache asks anew and keeps what comes; no-store does neither; only-if-cached never asks."""
+def test_cache_control_no_cache_no_store_only_if_cached() -> None:
+    """no-cache makes a call and stores the answer; no-store does not store; only-if-cached makes no call."""
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, HELLO, OTHER, [SendText("third")])
@@ -157,9 +151,7 @@ def test_a_client_can_keep_out_of_it() -> None:
     run(main)
 
 
-def test_a_warm_drawing_is_no_question_for_it() -> None:
-    """Above max_temperature each request is its own call, and the note says why."""
-
+def test_cache_temperature_above_the_limit_is_a_bypass() -> None:
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, HELLO, OTHER, config=CacheConfig("exact"))
         assert [await rig.text(chat(temperature=0.9)), await rig.text(chat(temperature=0.9))] == ["Hello", "other"]
@@ -174,9 +166,7 @@ def test_a_warm_drawing_is_no_question_for_it() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_every_dialect_has_its_own_answer(stream: bool) -> None:
-    """The same words in another protocol are another question: no answer is ever told in the wrong one."""
-
+def test_cache_is_separate_for_each_dialect(stream: bool) -> None:
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, HELLO)
         asked = {"model": MODEL, "stream": stream, "messages": [{"role": "user", "content": "hello"}]}
@@ -198,9 +188,7 @@ def test_every_dialect_has_its_own_answer(stream: bool) -> None:
     run(main)
 
 
-def test_a_route_without_a_cache_beside_one_with() -> None:
-    """Where nothing is set nothing is kept, and no header says anything."""
-
+def test_cache_off_on_another_route_adds_no_header() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [HELLO])
         for _ in range(2):
@@ -212,9 +200,7 @@ def test_a_route_without_a_cache_beside_one_with() -> None:
     run(main)
 
 
-def test_a_time_to_keep_holds() -> None:
-    """Its client's `ttl` is shorter than the route's: after it the answer is made again."""
-
+def test_cache_control_ttl_shortens_the_lifetime() -> None:
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, HELLO, OTHER)
         assert await rig.text(control=CacheControl(keep_s=10)) == "Hello"
@@ -227,9 +213,7 @@ def test_a_time_to_keep_holds() -> None:
     run(main)
 
 
-def test_a_namespace_is_another_cache() -> None:
-    """What was made in one is not given in another, nor without one."""
-
+def test_cache_namespaces_are_separate() -> None:
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, HELLO, OTHER, HELLO)
         for namespace in ("a", "b", "", "a", "b", ""):
@@ -240,8 +224,8 @@ def test_a_namespace_is_another_cache() -> None:
     run(main)
 
 
-def test_question_in_another_order_is_a_hit() -> None:
-    """For its own tenant, with the same members, and within the route's temperature."""
+def test_cache_key_ignores_member_order_and_blanks() -> None:
+    """For the same tenant, with the same parameters, and within the temperature of the route."""
 
     async def main(loop: SimLoop) -> None:
         def asks(question: str, *, is_turned: bool = False, **more: object) -> Request:
@@ -266,8 +250,8 @@ def test_question_in_another_order_is_a_hit() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_degraded_answer_is_never_stored(stream: bool) -> None:
-    """A fallback's answer, and a template: neither is returned to the next request, which makes a call of its own."""
+def test_cache_stores_no_degraded_answer(stream: bool) -> None:
+    """Neither the answer of a fallback nor a template."""
 
     async def main(loop: SimLoop) -> None:
         cache = CacheConfig("exact", max_temperature=1.0)

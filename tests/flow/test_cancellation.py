@@ -73,8 +73,8 @@ STATES: dict[str, tuple[Sequence[Script], float, bool]] = {
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_client_gone(state: str) -> None:
-    """Upstream closed at the instant of leaving, nothing held, no timer left."""
+def test_client_hang_up_closes_the_upstream_at_once(state: str) -> None:
+    """At the same instant; nothing stays held, no timer is left."""
     scripts, leave_at, stream = STATES[state]
 
     async def main(loop: SimLoop) -> None:
@@ -88,8 +88,8 @@ def test_client_gone(state: str) -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_cut_short_by_us(state: str) -> None:
-    """A drain that cannot wait any longer is told as such, and never as a client that has left."""
+def test_drain_cancellation_is_a_503(state: str) -> None:
+    """The request does not count as one whose client has left."""
     scripts, leave_at, stream = STATES[state]
     late = Shed("This gateway is shutting down.", code="draining", retry_after_s=1)
 
@@ -115,9 +115,7 @@ def test_cut_short_by_us(state: str) -> None:
     run(main)
 
 
-def test_client_gone_while_connecting() -> None:
-    """The connection attempt itself is given up."""
-
+def test_client_hang_up_ends_the_connection_attempt() -> None:
     async def main(loop: SimLoop) -> None:
         upstream = Connecting()
         rig = Rig(loop, upstreams=[upstream])
@@ -127,8 +125,8 @@ def test_client_gone_while_connecting() -> None:
     run(main)
 
 
-def test_client_gone_before_reading_anything() -> None:
-    """A reply that nobody reads gives everything back on `close`: what an async generator would not do."""
+def test_reply_close_before_reading_releases_everything() -> None:
+    """An async generator that was never iterated would not."""
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[SendText("a"), Wait(5), SendText("b")]])
@@ -142,9 +140,7 @@ def test_client_gone_before_reading_anything() -> None:
     run(main)
 
 
-def test_leaving_and_time_out_at_the_same_instant() -> None:
-    """Both at once: whoever wins, the task ends as cancelled or timed out, and nothing is held."""
-
+def test_client_hang_up_at_the_instant_of_a_timeout_leaves_nothing() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(5), SendText("x")]], timeouts=Timeouts(first_token_s=1.0))
         task = loop.create_task(rig.serve())

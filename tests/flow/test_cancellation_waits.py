@@ -76,8 +76,8 @@ async def _assert_nothing_left(loop: SimLoop, rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(("kind", "stage"), [("places", Stage.ADMIT), ("limit", Stage.CALL)])
-def test_while_waiting_for_a_place(kind: str, stage: Stage) -> None:
-    """In the queue, or before an upstream that is full: the one behind it gets the place, and no upstream hears of it."""
+def test_client_hang_up_while_waiting_frees_the_turn(kind: str, stage: Stage) -> None:
+    """In the queue or at the limit of an upstream: the next request gets the place, and no call is made."""
     async def main(loop: SimLoop) -> None:
         rig = _rig(loop, [SLOW], places=1 if kind == "places" else None,
                    limit=LimitConfig("fixed", 1, 1) if kind == "limit" else None)
@@ -100,8 +100,7 @@ def test_while_waiting_for_a_place(kind: str, stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("kind", ["places", "limit"])
-def test_in_the_instant_in_which_the_place_comes(kind: str) -> None:
-    """The place is given on to the one behind."""
+def test_client_hang_up_as_its_place_is_freed_passes_it_on(kind: str) -> None:
     async def main(loop: SimLoop) -> None:
         rig = _rig(loop, [SLOW], places=1 if kind == "places" else None,
                    limit=LimitConfig("fixed", 1, 1) if kind == "limit" else None)
@@ -132,8 +131,8 @@ STATES: dict[str, tuple[Callable[[SimLoop], Rig], float, tuple[int, ...]]] = {
 
 @pytest.mark.parametrize(("state", "stream"), [*((state, True) for state in STATES), ("in_back_off", False),
                                                ("in_the_fallback", False)])
-def test_while_attempts_run(state: str, stream: bool) -> None:
-    """Every one of them is closed in that instant, and has had one end."""
+def test_client_hang_up_during_attempts_closes_them_all(state: str, stream: bool) -> None:
+    """At that instant; each attempt has one fact."""
     make, at, n_asked = STATES[state]
 
     async def main(loop: SimLoop) -> None:

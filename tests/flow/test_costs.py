@@ -31,8 +31,8 @@ def hedged(rig: Rig) -> Rig:
     return rig
 
 
-def test_a_losers_prompt_is_estimated_by_what_was_reported() -> None:
-    """After some answers of both, within a tenth of what the provider would have counted: not three times as much."""
+def test_cost_of_a_lost_hedge_is_estimated_from_reported_usage() -> None:
+    """After some answers, within a tenth of the count of the provider."""
 
     async def main(loop: SimLoop) -> None:
         slow = Simulated("slow", ProviderConfig(ttft=Mixture(5.0), gaps=GapConfig(0.01, 0.0), output=OutputLengths(5, 0.0)),
@@ -60,8 +60,8 @@ def test_a_losers_prompt_is_estimated_by_what_was_reported() -> None:
 
 
 @pytest.mark.parametrize(("script", "n_said"), [(HANGS, 0), (HALTS, 2)])
-def test_a_time_out_costs_its_prompt_and_what_was_said(script: Script, n_said: int) -> None:
-    """It was sent: its provider has read it, and writes on."""
+def test_cost_of_a_timeout_has_the_prompt_and_the_received_tokens(script: Script, n_said: int) -> None:
+    """The provider has read the prompt, and generates on."""
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [script], price=PRICE, timeouts=Timeouts(total_s=3))
@@ -73,9 +73,7 @@ def test_a_time_out_costs_its_prompt_and_what_was_said(script: Script, n_said: i
     run(main)
 
 
-def test_a_client_that_leaves_costs_the_same() -> None:
-    """Who goes away before the first token has had a prompt read."""
-
+def test_cost_of_a_cancelled_request_has_the_prompt() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [HANGS], price=PRICE)
         serving = asyncio.ensure_future(rig.serve())
@@ -89,8 +87,8 @@ def test_a_client_that_leaves_costs_the_same() -> None:
 
 
 @pytest.mark.parametrize("fault", [Fail(Fault.CONNECT), Fail(Fault.STATUS, 500), Fail(Fault.RESET)])
-def test_what_was_refused_costs_nothing(fault: Fail) -> None:
-    """No connection, an error, or nothing of an answer: nothing is billed for it."""
+def test_cost_of_a_refused_attempt_is_unknown(fault: Fail) -> None:
+    """No connection, an error, or no part of an answer: the provider bills nothing."""
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[fault]], price=PRICE)
@@ -101,8 +99,8 @@ def test_what_was_refused_costs_nothing(fault: Fail) -> None:
     run(main)
 
 
-def test_every_attempt_says_why_it_was_made() -> None:
-    """First, its retry, and the fallback; the parts are the whole. What failed at once cost nothing."""
+def test_cost_is_split_by_role_of_attempts() -> None:
+    """First attempt, retry and fallback; an attempt that failed at once cost nothing."""
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Fail()], HANGS], [[SendText("well")]], n_fallback=1, price=PRICE,

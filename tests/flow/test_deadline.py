@@ -14,8 +14,8 @@ from stayfast.upstreams.base import AnswerStream, Call
 from tests.flow.rig import Rig, chat, read
 
 
-def test_first_token_limit_fires_on_time() -> None:
-    """No content within `first_token_s`: 504 at that instant, naming the limit; the upstream is closed then."""
+def test_first_token_limit_ends_an_attempt_on_time() -> None:
+    """504 with the name of the limit; the upstream is closed at that instant."""
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(30), SendText("late")]], timeouts=Timeouts(total_s=60, first_token_s=2))
@@ -29,9 +29,7 @@ def test_first_token_limit_fires_on_time() -> None:
     run(main)
 
 
-def test_first_token_limit_leaves_time_for_another_attempt() -> None:
-    """A slow attempt is swapped for a quick one while the deadline still allows."""
-
+def test_first_token_limit_leaves_time_for_a_retry() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(30), SendText("late")], [Wait(0.5), SendText("quick")]],
                   timeouts=Timeouts(total_s=60, first_token_s=2), retry=RetryConfig(max_attempts=2, backoff_base_s=0.01))
@@ -43,8 +41,8 @@ def test_first_token_limit_leaves_time_for_another_attempt() -> None:
     run(main)
 
 
-def test_total_limit_bounds_the_first_token_too() -> None:
-    """The deadline comes first when it is the earlier of the two, and then no attempt follows."""
+def test_deadline_before_the_first_token_limit_ends_the_request() -> None:
+    """No further attempt follows."""
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(30), SendText("late")]], timeouts=Timeouts(total_s=1.5, first_token_s=2),
@@ -80,8 +78,8 @@ class Dialing:
 
 
 @pytest.mark.parametrize("connect_s", [5.0, 1.5, 1.0])
-def test_the_deadline_is_told_whichever_timer_is_quicker(connect_s: float) -> None:
-    """At its instant the deadline is what ended the request; a shorter connect time-out is the upstream's failure."""
+def test_deadline_wins_over_a_connect_timeout_at_the_same_instant(connect_s: float) -> None:
+    """A shorter connect time-out is a failure of the upstream."""
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, upstreams=[Dialing(loop)], timeouts=Timeouts(total_s=1.5, connect_s=connect_s))
@@ -94,8 +92,8 @@ def test_the_deadline_is_told_whichever_timer_is_quicker(connect_s: float) -> No
     run(main)
 
 
-def test_idle_gap_ends_a_running_stream() -> None:
-    """A stream that halts is cut `idle_s` after its last chunk; the client is told, the upstream closed."""
+def test_idle_limit_ends_a_running_stream() -> None:
+    """`idle_s` after its last chunk."""
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[SendText("a"), Wait(1), SendText("b"), Wait(30), SendText("c")]], timeouts=Timeouts(idle_s=3))
@@ -110,8 +108,7 @@ def test_idle_gap_ends_a_running_stream() -> None:
     run(main)
 
 
-def test_steady_stream_outlives_idle_but_not_total() -> None:
-    """Each chunk renews the idle limit; nothing renews the deadline."""
+def test_idle_limit_is_renewed_by_chunks_and_the_deadline_is_not() -> None:
     steps = [step for _ in range(100) for step in (Wait(0.5), SendText("x"))]
 
     async def main(loop: SimLoop) -> None:
@@ -125,8 +122,8 @@ def test_steady_stream_outlives_idle_but_not_total() -> None:
     run(main)
 
 
-def test_source_that_never_waits_is_bounded_too() -> None:
-    """A reader that comes back after the deadline hears so, though the next chunk stood ready."""
+def test_deadline_ends_a_stream_whose_next_chunk_is_ready() -> None:
+    """The client comes back after the deadline."""
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[SendText("a"), SendText("b"), SendText("c")]], timeouts=Timeouts(total_s=5))
@@ -140,9 +137,7 @@ def test_source_that_never_waits_is_bounded_too() -> None:
     run(main)
 
 
-def test_client_patience_shortens_the_deadline_only() -> None:
-    """`x-request-timeout` can lower the total, never raise it."""
-
+def test_client_deadline_can_only_shorten() -> None:
     async def main(loop: SimLoop) -> None:
         for asked_s, ends_at in ((1.0, 1.0), (100.0, 5.0)):
             rig = Rig(loop, [[Wait(30), SendText("late")]], timeouts=Timeouts(total_s=5))
@@ -154,8 +149,8 @@ def test_client_patience_shortens_the_deadline_only() -> None:
     run(main)
 
 
-def test_whole_answers_have_the_whole_deadline() -> None:
-    """A collected answer still meets its first-token limit, since its upstream streams."""
+def test_first_token_limit_holds_for_whole_answers() -> None:
+    """The upstream streams, so that there is a first token."""
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(3), SendText("x")]], timeouts=Timeouts(total_s=10, first_token_s=2))
@@ -166,8 +161,8 @@ def test_whole_answers_have_the_whole_deadline() -> None:
     run(main)
 
 
-def test_a_late_timer_in_back_off_is_no_time_out() -> None:
-    """Only the deadline ends a back-off: a starved loop that wakes late goes on with its next attempt."""
+def test_late_timer_during_back_off_does_not_end_the_request() -> None:
+    """The event loop was blocked for ten seconds; the next attempt is made."""
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Fail(retry_after_s=1)], [SendText("ok")]], timeouts=Timeouts(total_s=60),
@@ -180,8 +175,8 @@ def test_a_late_timer_in_back_off_is_no_time_out() -> None:
     run(main)
 
 
-def test_back_off_never_outlives_the_deadline() -> None:
-    """A retry whose wait does not fit is not made: the failure comes at once, not at the deadline."""
+def test_back_off_beyond_the_deadline_is_not_started() -> None:
+    """The failure is the answer, at once."""
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Fail(retry_after_s=30)]], timeouts=Timeouts(total_s=5), retry=RetryConfig(max_attempts=3))

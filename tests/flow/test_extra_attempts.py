@@ -65,7 +65,7 @@ def test_hedge_that_cannot_finish_before_the_deadline_is_not_sent() -> None:
 
 
 def test_hedge_blocked_by_an_empty_budget_counts_as_demand() -> None:
-    """The share that hedges wanted is larger than the share that they got: the delay is chosen by the demand."""
+    """The demand is larger than the spending: the delay is chosen by the demand."""
     async def main(loop: SimLoop) -> None:
         late: Script = [Wait(3.0), SendText("late")]
         rig = hedging_rig(loop, [*[*[QUICK] * 29, late] * 10, *[late] * 500], [QUICK], config=HedgeConfig(budget=0.1))
@@ -80,7 +80,7 @@ def test_hedge_blocked_by_an_empty_budget_counts_as_demand() -> None:
 
 
 def test_hedge_goes_to_a_spare_that_was_never_called() -> None:
-    """The first target has a tail; nothing is known of the second one, and it answers the first hedge."""
+    """The first target has a tail; the second one has no samples, and answers the first hedge."""
     async def main(loop: SimLoop) -> None:
         rig = hedging_rig(loop, TAILED, [QUICK], config=HedgeConfig(budget=0.2))
         done = [await serve(rig) for _ in range(120)]
@@ -106,7 +106,8 @@ STORED_BY_DEFAULT = ask(Api.RESPONSES, stream=True, store=None)  # the provider 
 
 
 @pytest.mark.parametrize(("request_", "headers"), [(chat(store=True), ()), (STORED_BY_DEFAULT, ()), (chat(), SDK_RETRY)])
-def test_stored_request_and_sdk_retry_are_not_hedged(request_: Request, headers: tuple[tuple[str, str], ...]) -> None:
+def test_hedge_is_not_sent_for_stored_requests_and_sdk_retries(request_: Request,
+                                                               headers: tuple[tuple[str, str], ...]) -> None:
     """In a race, which hedges every other request."""
     async def main(loop: SimLoop) -> None:
         rig = hedging_rig(loop, [SLOW], [QUICK])
@@ -119,8 +120,8 @@ def test_stored_request_and_sdk_retry_are_not_hedged(request_: Request, headers:
 @pytest.mark.parametrize(("request_", "headers", "notes"), [
     (chat(), SDK_RETRY, ("not retried: the client's SDK retries (500 of up0)",)), (chat(store=True), (), ()),
     (STORED_BY_DEFAULT, (), ())])
-def test_sdk_retry_and_stored_request_are_not_retried(request_: Request, headers: tuple[tuple[str, str], ...],
-                                                      notes: tuple[str, ...]) -> None:
+def test_retry_is_not_made_for_stored_requests_and_sdk_retries(request_: Request, headers: tuple[tuple[str, str], ...],
+                                                               notes: tuple[str, ...]) -> None:
     """A second upstream would answer."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Fail(status=500)]], [QUICK], retry=TWICE, in_turn=True)
@@ -133,8 +134,8 @@ def test_sdk_retry_and_stored_request_are_not_retried(request_: Request, headers
     run(main)
 
 
-def test_sdk_retries_earn_no_retry_budget() -> None:
-    """The share of extra attempts stays what it was: a client in a retry loop would otherwise pay for more retries."""
+def test_retry_budget_gets_no_deposit_from_sdk_retries() -> None:
+    """A client in a retry loop would otherwise pay for more retries."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Fail(status=500)], *[QUICK] * 20], [QUICK], retry=TWICE, in_turn=True)
         budget = rig.router.routes[MODEL].hedging.budget
@@ -147,8 +148,8 @@ def test_sdk_retries_earn_no_retry_budget() -> None:
     run(main)
 
 
-def test_losers_cost_no_quota_and_their_tokens_are_estimates() -> None:
-    """A tenant with a limit of money pays for the winner only, whatever the loser would have cost."""
+def test_lost_hedge_uses_no_quota_and_its_tokens_are_estimates() -> None:
+    """A tenant with a limit of money pays for the winner only."""
     async def main(loop: SimLoop) -> None:
         left = []
         for config in (HedgeConfig("off"), RACE):
@@ -162,8 +163,8 @@ def test_losers_cost_no_quota_and_their_tokens_are_estimates() -> None:
     run(main)
 
 
-def test_losers_do_not_open_a_breaker() -> None:
-    """Fifty attempts in a row that were merely slower than their hedge: the upstream stays healthy."""
+def test_lost_attempts_do_not_open_a_breaker() -> None:
+    """Fifty attempts in a row that were slower than their hedge: the upstream stays healthy."""
     async def main(loop: SimLoop) -> None:
         rig = hedging_rig(loop, [[Wait(0.4), SendText("first")]], [QUICK])
         for _ in range(50):
@@ -191,7 +192,7 @@ def test_place_freed_by_a_cancelled_waiter_goes_to_the_next() -> None:
 
 
 def test_place_at_an_upstream_that_began_to_hang_goes_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first waiter gives up the place that it was called for; the second one, which has more time, uses it."""
+    """The first waiter gives up the place; the second one, which has more time, uses it."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(1.0), SendText("ok")]], limit=ONE, timeouts=Timeouts(total_s=20.0))
         first = await rig.serve()

@@ -23,8 +23,8 @@ def told(rig: Rig) -> RequestDone:
     return fact
 
 
-def test_the_cadence_of_a_stream() -> None:
-    """Gaps between content, the longest, and the time for each token after the first, by the upstream's own count (3)."""
+def test_facts_of_a_stream_have_its_gaps() -> None:
+    """Gaps between content, the longest one, and the time for each token after the first."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [THREE])
         await read(await rig.serve())
@@ -35,8 +35,8 @@ def test_the_cadence_of_a_stream() -> None:
     run(main)
 
 
-def test_pings_are_no_content() -> None:
-    """What holds nothing for the reader neither ends a gap nor hides a stall."""
+def test_facts_pings_are_no_content() -> None:
+    """A ping neither ends a gap nor hides a stall."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[SendText("a"), Wait(0.9), PING, Wait(0.9), PING, SendText("b")]])
         await read(await rig.serve())
@@ -46,8 +46,8 @@ def test_pings_are_no_content() -> None:
     run(main)
 
 
-def test_a_stall_that_ends_the_answer() -> None:
-    """The client leaves in the middle of a wait of 4 s: it was a stall, though nothing came at its end."""
+def test_facts_stall_that_ends_the_answer_is_counted() -> None:
+    """The client leaves after a wait of 4 s, at whose end nothing came."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[SendText("a"), Wait(0.1), SendText("b"), Wait(60), SendText("c")]])
         reply = await rig.serve()
@@ -66,8 +66,8 @@ def test_a_stall_that_ends_the_answer() -> None:
     run(main)
 
 
-def test_every_attempt_is_in_the_request() -> None:
-    """Two that failed and one that answered, as they were told one by one, each by its upstream's own words."""
+def test_facts_of_a_request_have_all_attempts() -> None:
+    """Two failures and one answer, each with the same facts as its own event."""
     async def main(loop: SimLoop) -> None:
         scripts: list[Script] = [[Wait(0.1), Fail(Fault.STATUS, 503)], [Wait(0.2), Fail(Fault.RESET)], THREE]
         rig = Rig(loop, *([script] for script in scripts), retry=RetryConfig(max_attempts=3), in_turn=True)
@@ -84,8 +84,7 @@ def test_every_attempt_is_in_the_request() -> None:
     run(main)
 
 
-def test_back_off_is_the_gateways_own_time() -> None:
-    """What passes between a failed attempt and the next one is nobody else's."""
+def test_facts_back_off_is_time_of_the_gateway() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(0.1), Fail(Fault.STATUS, 503, retry_after_s=2.0)], THREE],
                   retry=RetryConfig(max_attempts=2))
@@ -95,8 +94,8 @@ def test_back_off_is_the_gateways_own_time() -> None:
     run(main)
 
 
-def test_cost_is_by_attempt_and_by_what_was_reported() -> None:
-    """10 tokens in, 3 out; of an attempt that was cut off, the prompt by what such prompts had, and the words that came."""
+def test_facts_cost_is_by_attempt_and_reported_usage() -> None:
+    """10 tokens in, 3 out; of a truncated attempt, an estimate of the prompt and the tokens that came."""
     price = Price(1.0, 100.0)
 
     async def main(loop: SimLoop) -> None:
@@ -114,8 +113,8 @@ def test_cost_is_by_attempt_and_by_what_was_reported() -> None:
     run(main)
 
 
-def test_a_whole_answer_has_its_upstreams_pace() -> None:
-    """Where the upstream streams and only the client does not, gaps and the time for each token are the upstream's."""
+def test_facts_of_a_whole_answer_have_the_pace_of_its_upstream() -> None:
+    """The upstream streams, the client does not."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [THREE])
         await read(await rig.serve(chat(stream=False)))
@@ -126,8 +125,8 @@ def test_a_whole_answer_has_its_upstreams_pace() -> None:
     run(main)
 
 
-def test_the_wait_before_the_first_look() -> None:
-    """0.4 s between the first byte of the request and the story's begin."""
+def test_facts_queue_time_is_from_the_first_byte_to_the_start() -> None:
+    """The event loop was blocked for 0.4 s."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [THREE])
         loop.stall(0.4)

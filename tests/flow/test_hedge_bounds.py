@@ -27,8 +27,8 @@ def _rig(loop: SimLoop, scripts: list[Script], budget: float) -> tuple[Rig, Hedg
     return rig, hedging
 
 
-def test_hedge_that_cannot_finish_before_the_deadline_is_not_sent() -> None:
-    """A token usually takes 0.2 s: with less than that left, a second attempt would only be load."""
+def test_hedge_without_time_before_the_deadline_is_refused() -> None:
+    """A token usually takes 0.2 s: with less time left, a hedge would only be load."""
     async def main(loop: SimLoop) -> None:
         rig, _ = _rig(loop, [*[QUICK] * 9, LATE], 0.2)
         for _ in range(200):
@@ -50,8 +50,8 @@ def test_hedge_that_cannot_finish_before_the_deadline_is_not_sent() -> None:
     run(main)
 
 
-def test_hedge_blocked_by_an_empty_budget_counts_as_demand() -> None:
-    """It shows in the demand, once for each slow request, and not in the spending."""
+def test_hedge_refused_by_the_budget_shows_in_the_demand() -> None:
+    """Once for each slow request, and not in the spending."""
     async def main(loop: SimLoop) -> None:
         rig, hedging = _rig(loop, [*[QUICK] * 9, LATE], 0.2)
         for _ in range(200):
@@ -68,8 +68,8 @@ def test_hedge_blocked_by_an_empty_budget_counts_as_demand() -> None:
     run(main)
 
 
-def test_hedge_blocked_ones_delay_the_next_ones() -> None:
-    """The same samples with blocked hedges in the last minute: the next hedge is sent later."""
+def test_hedge_delay_grows_with_blocked_hedges() -> None:
+    """The samples are the same; blocked hedges in the last minute make the next hedge later."""
     def planned_after_s(n_blocked: int) -> float:
         rng, hedging = Random(4), Hedging(HedgeConfig(budget=0.1), RetryConfig())
         tokens, weight = hedging.first_tokens("a", 400, is_whole=False), weight_of(400)

@@ -44,8 +44,8 @@ def _assert_nothing_left(rig: Rig) -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-def test_the_quicker_one_wins_and_the_other_is_closed_at_once() -> None:
-    """Sent at 0.1 s, first token at 0.3 s; the first attempt is closed at that very instant."""
+def test_hedge_wins_and_the_first_attempt_is_closed_at_once() -> None:
+    """Sent at 0.1 s, first token at 0.3 s; the first attempt is closed at that instant."""
     async def main(loop: SimLoop) -> None:
         rig = _rig(loop, [SLOW], [QUICK])
         reply = await rig.serve()
@@ -65,8 +65,8 @@ def test_the_quicker_one_wins_and_the_other_is_closed_at_once() -> None:
     run(main)
 
 
-def test_a_first_attempt_that_wins_closes_the_second() -> None:
-    """The second one was on its way for 0.1 s when the first one's token came."""
+def test_hedge_loses_and_is_closed() -> None:
+    """It had run for 0.1 s when the first attempt had its token."""
     async def main(loop: SimLoop) -> None:
         rig = _rig(loop, [QUICK], [SLOW])
         assert b"quick" in await read(await rig.serve())
@@ -77,8 +77,7 @@ def test_a_first_attempt_that_wins_closes_the_second() -> None:
     run(main)
 
 
-def test_a_failed_first_attempt_waits_for_the_second() -> None:
-    """A failure while a second attempt runs is no failure of the request."""
+def test_hedge_answers_after_the_first_attempt_failed() -> None:
     async def main(loop: SimLoop) -> None:
         rig = _rig(loop, [[Wait(0.15), Fail(status=503)]], [QUICK])
         assert (await rig.serve()).upstream == "up1"
@@ -87,8 +86,8 @@ def test_a_failed_first_attempt_waits_for_the_second() -> None:
     run(main)
 
 
-def test_when_both_fail_the_request_fails_once() -> None:
-    """The first failure is what the client gets; nothing runs on."""
+def test_hedge_and_first_attempt_fail_with_the_first_error() -> None:
+    """No attempt stays open."""
     async def main(loop: SimLoop) -> None:
         rig = _rig(loop, [[Wait(0.15), Fail(status=503)]], [[Wait(0.2), Fail(Fault.RESET)]])
         with pytest.raises(UpstreamFailed) as failed:
@@ -111,9 +110,9 @@ FAILS: Script = [Wait(0.3), Fail(Fault.STATUS, 500)]
     (([HANGS], [[Wait(0.2), Fail(Fault.STATUS, 429)]], [QUICK]), [("up0", False), ("up1", True), ("up2", False)]),
     (([FAILS], [HANGS], [FAILS], [QUICK]), [("up0", False), ("up1", True), ("up2", False), ("up3", False)]),
 ])
-def test_who_fails_beside_one_that_hangs_is_replaced(stream: bool, scripts: tuple[list[Script], ...],
-                                                     asked: list[tuple[str, bool]]) -> None:
-    """By somebody who was not asked, at once, from the budget of retries; whoever hangs is closed with the answer."""
+def test_hedge_beside_a_hanging_attempt_is_retried_elsewhere(stream: bool, scripts: tuple[list[Script], ...],
+                                                             asked: list[tuple[str, bool]]) -> None:
+    """At once, from the retry budget; the hanging attempt is closed with the answer."""
     async def main(loop: SimLoop) -> None:
         rig = _rig(loop, *scripts, retry=RetryConfig(max_attempts=3))
         for upstream in rig.scripted:
@@ -133,8 +132,8 @@ def test_who_fails_beside_one_that_hangs_is_replaced(stream: bool, scripts: tupl
 
 
 @pytest.mark.parametrize(("retry", "n_retries"), [(RetryConfig(max_attempts=1), 0), (RetryConfig(max_attempts=2), 1)])
-def test_a_race_makes_no_more_retries_than_are_allowed(retry: RetryConfig, n_retries: int) -> None:
-    """Three fail one after the other beside one that hangs until its time is up."""
+def test_race_makes_no_more_retries_than_allowed(retry: RetryConfig, n_retries: int) -> None:
+    """Three attempts fail one after another beside one that hangs until it times out."""
     async def main(loop: SimLoop) -> None:
         rig = _rig(loop, [FAILS], [HANGS], [FAILS], [FAILS], retry=retry, timeouts=Timeouts(total_s=10, first_token_s=2))
         with pytest.raises(UpstreamFailed) as failed:
@@ -147,8 +146,8 @@ def test_a_race_makes_no_more_retries_than_are_allowed(retry: RetryConfig, n_ret
     run(main)
 
 
-def test_a_hedge_that_is_all_there_may_be_is_replaced_too() -> None:
-    """`auto`, with `max_extra: 1` spent on one that hangs: the first one's failure is not waited out beside it."""
+def test_hedge_that_hangs_does_not_block_a_retry() -> None:
+    """`auto`, with the one hedge of `max_extra: 1` hanging: a failure of the first attempt is retried."""
     async def main(loop: SimLoop) -> None:
         script: list[Script] = [*[QUICK] * 9, [Wait(3.0), SendText("late")]]
         rig = _rig(loop, script, script, [QUICK], config=HedgeConfig(budget=0.2, max_extra=1),
@@ -156,8 +155,8 @@ def test_a_hedge_that_is_all_there_may_be_is_replaced_too() -> None:
         for _ in range(300):
             await read(await rig.serve())
             await asyncio.sleep(0.05)
-        rig.scripted[0]._scripts = [[Wait(2.0), Fail(Fault.STATUS, 500)]]
-        rig.scripted[1]._scripts = [HANGS]
+        rig.scripted[0].scripts = [[Wait(2.0), Fail(Fault.STATUS, 500)]]
+        rig.scripted[1].scripts = [HANGS]
         began_at = loop.now()
         assert (await rig.serve()).upstream == "up2"
         assert loop.now() - began_at == pytest.approx(2.2)
@@ -165,8 +164,7 @@ def test_a_hedge_that_is_all_there_may_be_is_replaced_too() -> None:
     run(main)
 
 
-def test_a_stateful_request_is_sent_once() -> None:
-    """`store: true` must not be stored twice."""
+def test_hedge_is_not_sent_for_a_stateful_request() -> None:
     async def main(loop: SimLoop) -> None:
         rig = _rig(loop, [SLOW], [QUICK])
         assert (await rig.serve(chat(store=True))).upstream == "up0"
@@ -175,8 +173,8 @@ def test_a_stateful_request_is_sent_once() -> None:
     run(main)
 
 
-def test_the_live_distribution_says_when() -> None:
-    """After two hundred answers of which one in ten takes 3 s, the slow ones are asked for again within the second."""
+def test_hedge_delay_follows_the_live_distribution() -> None:
+    """One in ten of the answers takes 3 s: after two hundred samples, slow requests are hedged within the second."""
     async def main(loop: SimLoop) -> None:
         script: list[Script] = [*[QUICK] * 9, [Wait(3.0), SendText("late")]]
         rig = _rig(loop, script, script, config=HedgeConfig(budget=0.2))
@@ -196,8 +194,8 @@ def test_the_live_distribution_says_when() -> None:
     run(main)
 
 
-def test_nothing_set_is_enough_for_a_tail() -> None:
-    """The same with the defaults and one answer in fifteen: whoever is slow is asked again, and notes tell of 10 %."""
+def test_hedge_defaults_shorten_a_tail() -> None:
+    """One in fifteen of the answers is slow; the notes have the limit of 10 %."""
     async def main(loop: SimLoop) -> None:
         script: list[Script] = [*[QUICK] * 14, [Wait(3.0), SendText("late")]]
         rig = _rig(loop, script, script, config=HedgeConfig())
@@ -215,8 +213,8 @@ def test_nothing_set_is_enough_for_a_tail() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_slow_answer_without_a_second_attempt_has_a_reason(stream: bool) -> None:
-    """The first slow one meets what is not known yet; after two hundred quick ones, one more is no tail."""
+def test_hedge_that_is_not_sent_has_a_reason_in_the_notes(stream: bool) -> None:
+    """At first too few samples are known; after two hundred fast answers, one slow answer is no tail."""
     async def main(loop: SimLoop) -> None:
         slow: Script = [Wait(3.0), SendText("late")]
         rig = _rig(loop, [slow, *[QUICK] * 200, slow, *[QUICK] * 9], config=HedgeConfig())
@@ -233,8 +231,8 @@ def test_a_slow_answer_without_a_second_attempt_has_a_reason(stream: bool) -> No
     run(main)
 
 
-def test_the_soonest_a_second_attempt_may_be_due() -> None:
-    """Where nearly all answers take a millisecond, it goes out after LEAST_AFTER_S, to the millisecond."""
+def test_hedge_delay_has_a_lower_bound() -> None:
+    """Nearly all answers take a millisecond: the hedge is sent after LEAST_AFTER_S."""
     async def main(loop: SimLoop) -> None:
         quick: Script = [Wait(0.001), SendText("quick")]
         script: list[Script] = [*[quick] * 19, [Wait(3.0), SendText("late")]]
@@ -250,8 +248,8 @@ def test_the_soonest_a_second_attempt_may_be_due() -> None:
     run(main)
 
 
-def test_an_upstream_that_is_slow_just_now_is_asked_last() -> None:
-    """After usual times, all of its answers take 5 s: four of its requests are hedged, the next ones begin elsewhere."""
+def test_hedge_streak_of_slow_answers_moves_traffic_elsewhere() -> None:
+    """All answers of an upstream begin to take 5 s: a few requests are hedged, the next ones start elsewhere."""
     async def main(loop: SimLoop) -> None:
         usual: list[Script] = [*[QUICK] * 9, [Wait(3.0), SendText("late")]] * 12
         rig = _rig(loop, [*usual, *[SLOW] * 100], [QUICK], config=HedgeConfig(budget=0.1))
@@ -267,8 +265,8 @@ def test_an_upstream_that_is_slow_just_now_is_asked_last() -> None:
     run(main)
 
 
-def test_a_second_attempt_goes_back_where_the_other_upstream_fails() -> None:
-    """After five failures in a row the other one is left alone: the first one is asked again."""
+def test_hedge_goes_to_the_same_upstream_while_the_other_fails() -> None:
+    """After five failures in a row the other upstream is out."""
     async def main(loop: SimLoop) -> None:
         rig = _rig(loop, [[Wait(0.3), SendText("first")]], [[Fail(status=503)]])
         for _ in range(7):
@@ -279,8 +277,8 @@ def test_a_second_attempt_goes_back_where_the_other_upstream_fails() -> None:
     run(main)
 
 
-def test_no_second_attempt_while_somebody_waits_for_a_place() -> None:
-    """One place, taken; a second request waits from 0.05 s until its client leaves at 0.35 s: only then is there room."""
+def test_hedge_is_not_sent_while_requests_wait_for_places() -> None:
+    """One place, taken; a second request waits from 0.05 s until its client leaves at 0.35 s."""
     async def main(loop: SimLoop) -> None:
         admission = Admission(AdmissionConfig(1), {}, loop, Random(1))
         rig = _rig(loop, [SLOW], [QUICK], admit=admission)
@@ -305,8 +303,8 @@ def test_no_second_attempt_while_somebody_waits_for_a_place() -> None:
     run(main)
 
 
-def test_an_empty_retry_budget_is_the_failure_itself() -> None:
-    """Ten retries a minute are the floor; after them a failure is a failure, at once."""
+def test_retry_budget_empty_fails_at_once() -> None:
+    """Ten retries a minute are the allowance; after them a failure is final."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Fail(status=500)]], retry=RetryConfig(max_attempts=2, backoff_base_s=0.01, backoff_cap_s=0.01))
         for _ in range(20):
@@ -331,10 +329,9 @@ def _script(rng: Random) -> Script:
 
 @settings(max_examples=400, deadline=None)
 @given(seed=st.integers(0, 2**48))
-def test_nothing_leaks(seed: int) -> None:
-    """Random upstreams, five requests each, clients that leave at random instants: before, beside and after second attempts,
-    and those in place of who failed, in back-off, in the fallback. Nothing is left, none is sent more often than it may be,
-    and every attempt has had one end; some end before they are sent.
+def test_hedge_random_upstreams_and_clients_leave_nothing_held(seed: int) -> None:
+    """Random upstreams, five requests each, clients that leave at random instants. Nothing stays held, no request is sent
+    more often than allowed, and every attempt has one fact.
     """
     rng = Random(seed)
 
@@ -371,8 +368,7 @@ def test_nothing_leaks(seed: int) -> None:
     run(main)
 
 
-def test_a_tenant_pays_for_one_answer() -> None:
-    """What a race sent beside it, and threw away, is no use of a quota."""
+def test_hedge_counts_once_in_the_quota_of_a_tenant() -> None:
     async def main(loop: SimLoop) -> None:
         used = []
         for config in (HedgeConfig("off"), RACE):

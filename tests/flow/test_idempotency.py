@@ -8,11 +8,12 @@ import pytest
 from stayfast.core.errors import DeadlineExceeded, Rejected, StayfastError, UpstreamFailed
 from stayfast.core.types import CacheControl, Request
 from stayfast.pipeline.cache.route_cache import RouteCache
-from stayfast.pipeline.exchange import Arrival, Exchange
+from stayfast.pipeline.exchange import Arrival, Exchange, Ledger
 from stayfast.pipeline.plan import Bypass
 from stayfast.pipeline.stages.cache.idempotency import IdempotentAnswer, IdempotentAnswers
 from stayfast.pipeline.stages.cache.lookup import Cache
 from stayfast.pipeline.stages.relay import Reply
+from stayfast.policy.budget import BudgetConfig, divide_deadline
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.idempotency import MAX_KEYS, IdempotencyConfig
 from stayfast.stores.memory import MemoryStore
@@ -48,9 +49,9 @@ class KeyRig(Rig):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_repeats_share_a_call_and_then_its_answer(*, stream: bool) -> None:
-    """Two at once and one after them: one call, three times the same bytes; after `ttl_s`, and under another key or another
-    client's, it is a new call.
+def test_idempotency_key_repeats_share_a_call_and_then_its_answer(*, stream: bool) -> None:
+    """Two requests at once and one after them: one call, the same bytes; after `ttl_s`, with another key or of another
+    tenant, a new call.
     """
 
     async def main(loop: SimLoop) -> None:
@@ -78,9 +79,9 @@ def test_repeats_share_a_call_and_then_its_answer(*, stream: bool) -> None:
     run(main)
 
 
-def test_a_key_with_another_body_is_refused() -> None:
-    """While the first runs and as long as its answer is kept: 422, and no call is made. So is another `anthropic-beta`; an
-    SDK's count of its tries, and its trace, are not the request.
+def test_idempotency_key_with_another_body_is_refused() -> None:
+    """422 while the first request runs and while its answer is stored; also with another `anthropic-beta`. The retry count
+    of an SDK and the trace headers are no part of the request.
     """
 
     async def main(loop: SimLoop) -> None:
@@ -102,8 +103,8 @@ def test_a_key_with_another_body_is_refused() -> None:
 
 
 @pytest.mark.parametrize("failing", [[Fail(status=500)], [SendText("a"), Fail()]])
-def test_a_failed_request_may_be_sent_again(failing: Script) -> None:
-    """Errors are not kept, whenever they came; and another body may come under the key."""
+def test_idempotency_key_of_a_failed_request_can_be_used_again(failing: Script) -> None:
+    """Errors are not stored; another body may come with the key."""
 
     async def main(loop: SimLoop) -> None:
         rig = KeyRig(loop, failing, HELLO, OTHER)
@@ -118,8 +119,8 @@ def test_a_failed_request_may_be_sent_again(failing: Script) -> None:
     run(main)
 
 
-def test_a_client_that_left_may_come_back() -> None:
-    """Nobody waited any more, so its call was ended; the repeat makes a new one."""
+def test_idempotency_key_of_a_client_that_left_can_be_used_again() -> None:
+    """Its call was cancelled; the repeat makes a new one."""
 
     async def main(loop: SimLoop) -> None:
         rig = KeyRig(loop, HELLO)
@@ -134,8 +135,8 @@ def test_a_client_that_left_may_come_back() -> None:
     run(main)
 
 
-def test_what_runs_and_cannot_be_shared_is_409() -> None:
-    """The first is still about to make its call."""
+def test_idempotency_key_of_a_running_request_that_cannot_be_shared_is_a_409() -> None:
+    """The first request has not made its call yet."""
 
     async def main(loop: SimLoop) -> None:
         rig = KeyRig(loop, HELLO)
@@ -162,9 +163,7 @@ def test_what_runs_and_cannot_be_shared_is_409() -> None:
     run(main)
 
 
-def test_who_wants_nothing_stored_has_nothing_stored() -> None:
-    """`no-store` holds here as well."""
-
+def test_idempotency_no_store_stores_nothing() -> None:
     async def main(loop: SimLoop) -> None:
         rig = KeyRig(loop, HELLO, OTHER)
         assert [await rig.text(control=CacheControl(no_store=True)) for _ in range(2)] == ["Hello", "other"]
@@ -172,8 +171,8 @@ def test_who_wants_nothing_stored_has_nothing_stored() -> None:
     run(main)
 
 
-def test_routes_with_a_cache_do_both() -> None:
-    """A repeat gets its own first answer, even where its route keeps none of them; other requests are the cache's."""
+def test_idempotency_works_with_a_cache() -> None:
+    """A repeat gets its own first answer, even if the request bypasses the cache."""
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, HELLO, OTHER)
@@ -192,12 +191,11 @@ def test_routes_with_a_cache_do_both() -> None:
     run(main)
 
 
-def test_memory_is_bounded() -> None:
-    """By bytes of answers and by keys: the oldest go first, and an answer that is too long is not kept."""
+def test_idempotency_memory_is_bounded() -> None:
+    """By bytes and by keys: the oldest go first, and an answer that is too long is not stored."""
 
     async def main(loop: SimLoop) -> None:
-        rig = KeyRig(loop, HELLO)
-        ledger = (await rig.ask())._ex.ledger
+        ledger = Ledger(loop, 0.0, 60.0, divide_deadline(BudgetConfig(), 60.0, ""))
         answers = IdempotentAnswers(IdempotencyConfig(max_bytes=10_000))
         for n in range(2 * MAX_KEYS):
             answers.begin(b"%d" % n, b"", ledger)
@@ -215,12 +213,12 @@ def test_memory_is_bounded() -> None:
     run(main)
 
 
-def test_what_runs_outlasts_the_answers_that_others_get() -> None:
-    """However many keys are answered meanwhile: it keeps its answer, and no other body shares its call."""
+def test_idempotency_running_key_survives_many_newer_ones() -> None:
+    """It keeps its answer, and another body cannot share its call."""
 
     async def main(loop: SimLoop) -> None:
         rig = KeyRig(loop, HELLO)
-        ledger = (await rig.ask(key="other"))._ex.ledger
+        ledger = Ledger(loop, 0.0, 60.0, divide_deadline(BudgetConfig(), 60.0, ""))
         first = asyncio.create_task(rig.text())
         await asyncio.sleep(0.1)
         for n in range(2 * MAX_KEYS):
@@ -229,14 +227,14 @@ def test_what_runs_outlasts_the_answers_that_others_get() -> None:
         with pytest.raises(Rejected):
             await rig.ask(chat(temperature=0.5))
         assert await first == await rig.text() == "Hello"
-        assert rig.n_asked == 2
+        assert rig.n_asked == 1
 
     run(main)
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
-def test_a_patient_repeat_outlives_the_first(*, is_kept: bool) -> None:
-    """The first had less time than its answer takes: who waited with it makes a new call, with and without a cache."""
+def test_idempotency_repeat_with_a_longer_deadline_makes_a_new_call(*, is_kept: bool) -> None:
+    """The first request had less time than its answer takes; with and without a cache."""
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, [Wait(1.0), SendText("Hello")]) if is_kept else Rig(loop, ([Wait(1.0), SendText("Hello")],))
@@ -255,8 +253,8 @@ def test_a_patient_repeat_outlives_the_first(*, is_kept: bool) -> None:
 
 
 @pytest.mark.parametrize("control", [None, CacheControl(no_cache=True)])
-def test_the_routes_call_is_shared_and_kept_for_who_is_left(control: CacheControl | None) -> None:
-    """The first leaves the call that its repeat shares, whatever it said of caches: the answer is the key's all the same."""
+def test_idempotency_call_shared_with_the_cache_survives_its_maker(control: CacheControl | None) -> None:
+    """Whatever the cache control of the first request was, the answer is stored for the key."""
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, HELLO, OTHER, config=CacheConfig("exact", max_temperature=1.0, ttl_s=1.0))
@@ -277,8 +275,8 @@ def test_the_routes_call_is_shared_and_kept_for_who_is_left(control: CacheContro
     run(main)
 
 
-def test_who_comes_as_the_routes_call_fails_makes_another() -> None:
-    """In the turns of the loop before the first has heard of it; nobody is told that its key is in use."""
+def test_idempotency_repeat_during_the_failure_of_the_call_makes_another() -> None:
+    """In the turns of the loop before the first request handles the failure: no repeat gets a 409."""
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, *[[Fail(status=401)]] * 50)
@@ -294,8 +292,8 @@ def test_who_comes_as_the_routes_call_fails_makes_another() -> None:
     run(main)
 
 
-def test_a_circle_is_no_repeat() -> None:
-    """The same request, come back through another gateway, or through this one: not the first with another body."""
+def test_idempotency_forwarded_request_is_no_repeat() -> None:
+    """The same request comes back through another gateway, with a hop count."""
 
     async def main(loop: SimLoop) -> None:
         rig = KeyRig(loop, HELLO)
@@ -307,8 +305,8 @@ def test_a_circle_is_no_repeat() -> None:
 
 
 @pytest.mark.parametrize("cache", [None, CacheConfig("exact", max_temperature=1.0)])
-def test_retry_after_a_degraded_answer_makes_a_call(cache: CacheConfig | None) -> None:
-    """A fallback's answer is not kept under the key: the route's own upstream may be back."""
+def test_idempotency_retry_after_a_degraded_answer_makes_a_call(cache: CacheConfig | None) -> None:
+    """The answer of a fallback is not stored for the key: the upstream of the route may be back."""
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Fail(status=500)], HELLO], [OTHER], n_fallback=1, cache=cache)

@@ -48,13 +48,12 @@ class Laned(Admitting):
         assert [(lane.n_running, lane.n_prefilling, lane.queue.n) for lane in lanes] == [(0, 0, 0)] * 3
 
 
-def test_the_request_of_a_test_is_long() -> None:
-    """Or nothing here means anything."""
+def test_lanes_rig_long_request_is_long() -> None:
     assert len(long().body) > N_LONG
 
 
-def test_short_ones_do_not_wait_for_long_ones() -> None:
-    """Four long prompts are read one after the other, each to its first token; the short ones go on at once."""
+def test_lanes_short_requests_do_not_wait_for_long_ones() -> None:
+    """Four long prompts are read one after another, each to its first token; short requests go on at once."""
     async def main(loop: SimLoop) -> None:
         it = Laned(loop)
         asking = [asyncio.ensure_future(it.outcome(request=long())) for _ in range(4)]
@@ -68,8 +67,7 @@ def test_short_ones_do_not_wait_for_long_ones() -> None:
     run(main)
 
 
-def test_depths_are_told_by_lane() -> None:
-    """As lane/band."""
+def test_lanes_queue_depths_are_by_lane_and_band() -> None:
     async def main(loop: SimLoop) -> None:
         it = Laned(loop)
         asking = [asyncio.ensure_future(it.outcome(request=long())) for _ in range(3)]
@@ -82,8 +80,7 @@ def test_depths_are_told_by_lane() -> None:
     run(main)
 
 
-def test_a_lane_may_have_a_patience_of_its_own() -> None:
-    """Long ones wait for as long as they may, and no longer; short ones have their own bound."""
+def test_lanes_long_wait_limit_is_separate() -> None:
     async def main(loop: SimLoop) -> None:
         it = Laned(loop, replace(LANES, long_wait_s=0.7))
         asking = [asyncio.ensure_future(it.outcome(request=long())) for _ in range(3)]
@@ -93,8 +90,8 @@ def test_a_lane_may_have_a_patience_of_its_own() -> None:
     run(main)
 
 
-def test_lanes_may_come_and_go_with_a_reload() -> None:
-    """Whoever waits goes on waiting, in the queue that there is then; the books close."""
+def test_lanes_reload_keeps_waiting_requests() -> None:
+    """A reload removes the lanes, another one restores them."""
     async def main(loop: SimLoop) -> None:
         it = Laned(loop)
         config = AdmissionConfig(8, QUEUE, reserved_share=0.0, lanes=LANES)
@@ -112,8 +109,8 @@ def test_lanes_may_come_and_go_with_a_reload() -> None:
     run(main)
 
 
-def test_a_wait_that_leaves_no_time_for_this_prompt_is_refused() -> None:
-    """Where first tokens are foreseen, a long prompt is told at once what a short one need not be."""
+def test_lanes_wait_without_time_for_a_long_prompt_is_refused() -> None:
+    """First tokens are predicted: a long prompt is refused at once, a short one is not."""
     async def main(loop: SimLoop) -> None:
         predictor = TtftPredictor()
         outlook = QueueOutlook(lambda request: predictor.predict_s(request.n_input))
@@ -137,8 +134,7 @@ def test_a_wait_that_leaves_no_time_for_this_prompt_is_refused() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(("short", "long", "batch")), st.floats(0, 3), st.floats(0, 4)), max_size=25),
        st.booleans())
-def test_nothing_is_left_behind(asks: list[tuple[str, float, float]], apart: bool) -> None:
-    """Whoever comes and leaves when: no place, no count and nobody in a queue is left."""
+def test_lanes_random_clients_leave_nothing_held(asks: list[tuple[str, float, float]], apart: bool) -> None:
     async def main(loop: SimLoop) -> None:
         it = Laned(loop, replace(LANES, isolate_short=apart))
 

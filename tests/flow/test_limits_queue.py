@@ -35,8 +35,9 @@ async def asked(rig: Rig, tenant: str | None = None) -> tuple[str, float]:
 
 @pytest.mark.parametrize(("load", "total_s", "goal"), [(0.8, 3.0, 0.97), (1.2, 3.0, 0.9), (2.0, 3.0, 0.9), (2.0, 1.5, 0.8)])
 @pytest.mark.parametrize("spread", [0.0, 0.5])
-def test_too_much_is_refused_at_once_and_the_rest_served(load: float, total_s: float, goal: float, spread: float) -> None:
-    """Eight places of about a second, nothing else configured: of what could be served nearly all is, whatever comes."""
+def test_limit_queue_overload_is_rejected_at_once_and_the_rest_served(load: float, total_s: float, goal: float,
+                                                                      spread: float) -> None:
+    """Eight places of about a second, nothing else configured: nearly all of the capacity is used, at any load."""
     n, n_places = 600, 8
 
     async def main(loop: SimLoop) -> None:
@@ -58,8 +59,8 @@ def test_too_much_is_refused_at_once_and_the_rest_served(load: float, total_s: f
     run(main)
 
 
-def test_the_first_place_at_any_of_them_is_taken() -> None:
-    """One hangs for 25 s, the other is free from 1.0 s: who came at 0.1 s is there then, and says where it waited."""
+def test_limit_queue_takes_the_first_free_place_of_any_upstream() -> None:
+    """One upstream hangs for 25 s, the other is free at 1.0 s; the note has the upstream of the wait."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(25), SendText("ok")]], [A_SECOND], limit=ONE, in_turn=True)
         busy = [loop.create_task(asked(rig)) for _ in range(2)]
@@ -74,8 +75,7 @@ def test_the_first_place_at_any_of_them_is_taken() -> None:
     run(main)
 
 
-def test_where_one_lets_nobody_wait_another_does() -> None:
-    """The first has no place in its queue, the second has a hundred."""
+def test_limit_queue_full_at_one_upstream_waits_at_another() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(5), SendText("ok")]], [A_SECOND], in_turn=True)
         for member, max_waiting in zip(rig.registry, (0, 100), strict=True):
@@ -89,8 +89,8 @@ def test_where_one_lets_nobody_wait_another_does() -> None:
     run(main)
 
 
-def test_a_sick_upstream_is_not_waited_for() -> None:
-    """The place that comes first is of one that others go before: the request waits on for the well one."""
+def test_limit_queue_does_not_wait_for_an_unhealthy_upstream() -> None:
+    """Its place is free first, but healthy upstreams go before it."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(3), SendText("ok")]], [A_SECOND], limit=ONE, in_turn=True)
         busy = [loop.create_task(asked(rig)) for _ in range(2)]
@@ -102,8 +102,8 @@ def test_a_sick_upstream_is_not_waited_for() -> None:
     run(main)
 
 
-def test_lanes_that_come_while_two_are_waited_at() -> None:
-    """Who waits at two upstreams asks again at both, as it was: none of them keeps anything of the first wait."""
+def test_limit_queue_lanes_added_during_a_wait_keep_the_order() -> None:
+    """A request waits at two upstreams and queues at both again; neither keeps a share of the first wait."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [A_SECOND], [[Wait(0.4), SendText("ok")]], limit=LimitConfig("gradient", min=1), in_turn=True)
         for member in rig.registry:
@@ -116,14 +116,13 @@ def test_lanes_that_come_while_two_are_waited_at() -> None:
         assert sorted(await asyncio.gather(*tasks)) == [
             ("up0", 1.0), ("up1", 0.4), ("up1", 0.8), ("up1", 1.2)]
         for member in rig.registry:
-            assert [(one.n_in_flight, one.n_waiting_shares, one._n_promised) for one in member.all_limiters] == [
+            assert [(one.n_in_flight, one.n_waiting_shares, one.n_taken) for one in member.all_limiters] == [
                 (0, 0, 0)] * len(member.all_limiters)
 
     run(main)
 
 
-def test_a_premium_tenant_goes_before_a_batch_one() -> None:
-    """Twenty wait, then the urgent one comes: it has the next place."""
+def test_limit_queue_premium_tenant_goes_before_batch() -> None:
     async def main(loop: SimLoop) -> None:
         tenants = {"vip": TenantConfig(tier=TenantTier.PREMIUM), "bulk": TenantConfig(tier=TenantTier.BATCH)}
         rig = Rig(loop, [A_SECOND], limit=ONE, admit=Admission(AdmissionConfig(None), tenants, loop, Random(3)))
@@ -135,8 +134,7 @@ def test_a_premium_tenant_goes_before_a_batch_one() -> None:
     run(main)
 
 
-def test_a_noisy_tenant_holds_nobody_up() -> None:
-    """Ten of one wait; one of another comes, and is the second to go."""
+def test_limit_queue_noisy_tenant_does_not_delay_another() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [A_SECOND], limit=ONE, admit=Admission(AdmissionConfig(None), {}, loop, Random(3)))
         noisy = [loop.create_task(asked(rig, "noisy")) for _ in range(10)]
@@ -147,8 +145,8 @@ def test_a_noisy_tenant_holds_nobody_up() -> None:
     run(main)
 
 
-def test_the_refused_do_not_come_back_together() -> None:
-    """Forty at once, none may wait: each has its own second to come back."""
+def test_limit_queue_retry_after_is_spread() -> None:
+    """Forty requests at once, none may wait: each refused one has another Retry-After."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(4), SendText("ok")]], limit=LimitConfig("fixed", max=1, max_waiting=0))
         await asked(rig)

@@ -20,8 +20,8 @@ async def _read_one(rig: Rig) -> None:
     await read(await rig.serve())
 
 
-def test_explain_tells_of_waits_and_of_fuller_upstreams() -> None:
-    """Of the one that had to wait, how long and for what; of the one that went elsewhere, where from; of others, nothing."""
+def test_notes_have_waits_and_full_upstreams() -> None:
+    """A request without a wait has no note."""
     async def main(loop: SimLoop) -> None:
         limit = LimitConfig("fixed", 1, 1)
         rig = Rig(loop, [[Wait(1.0), SendText("a")]], [[Wait(1.0), SendText("b")]], limit=limit, in_turn=True)
@@ -33,8 +33,7 @@ def test_explain_tells_of_waits_and_of_fuller_upstreams() -> None:
     run(main)
 
 
-def test_explain_tells_of_breakers() -> None:
-    """Why an upstream stands behind, and why one is tried all the same."""
+def test_notes_have_breakers() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Fail(status=500)]], [[SendText("b")]], breaker=BreakerConfig(consecutive_failures=1), in_turn=True,
                   retry=RetryConfig(max_attempts=2))
@@ -52,8 +51,7 @@ def test_explain_tells_of_breakers() -> None:
     run(main)
 
 
-def test_explain_tells_why_a_quota_refused() -> None:
-    """Which limit, what is left of it, what was wanted and when that is there."""
+def test_notes_have_the_quota_that_refused() -> None:
     async def main(loop: SimLoop) -> None:
         it = Admitting(loop, tenants=anybody(requests_per_minute=1))
         await it.ask("web")
@@ -65,8 +63,7 @@ def test_explain_tells_why_a_quota_refused() -> None:
     run(main)
 
 
-def test_explain_tells_why_a_full_upstream_refused() -> None:
-    """A request that may not even wait for a place says whose, and how full it was; it did not wait."""
+def test_notes_have_the_full_upstream_that_refused() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(1.0), SendText("a")]], limit=LimitConfig("fixed", 1, 1, max_waiting=0))
         reply = await rig.serve()
@@ -80,8 +77,8 @@ def test_explain_tells_why_a_full_upstream_refused() -> None:
     run(main)
 
 
-def test_explain_tells_of_fail_over_and_fallback() -> None:
-    """What failed, whom was asked then, and what the budget stood at before it; each is an event with the same figures."""
+def test_notes_have_failover_and_fallback() -> None:
+    """With the state of the retry budget; each is an event with the same figures."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Fail(status=503)]], [[Fail(status=500)]], [[SendText("c")]], in_turn=True, n_fallback=1,
                   retry=RetryConfig(max_attempts=2))
@@ -96,8 +93,7 @@ def test_explain_tells_of_fail_over_and_fallback() -> None:
     run(main)
 
 
-def test_a_refused_key_draws_on_no_budget() -> None:
-    """Nothing was done for the attempt: the next one is told without a budget."""
+def test_notes_retry_after_a_refused_key_uses_no_budget() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Fail(status=401)]], [[SendText("b")]], in_turn=True, retry=RetryConfig(max_attempts=2))
         await _read_one(rig)

@@ -73,8 +73,8 @@ def said(error: Rejected, api: Api) -> Any:
     return status, msgspec.json.decode(body)["error"]
 
 
-def test_beyond_the_bound_is_413() -> None:
-    """Naming the field, what it came to and what was expected; it is told, and nothing was asked of anybody."""
+def test_oversize_prompt_is_a_413() -> None:
+    """The error names the field, the estimate and the limit; no call is made."""
     async def main(loop: SimLoop) -> None:
         bench = Bench(BOUND, loop)
         assert (await bench.ask(long(90))).status == 200
@@ -95,8 +95,8 @@ def test_beyond_the_bound_is_413() -> None:
     run(main)
 
 
-def test_a_tier_may_have_a_bound_of_its_own() -> None:
-    """Premium may say more; it has an end, too. Whoever has no terms is standard."""
+def test_oversize_limit_is_by_tier() -> None:
+    """Without a tenant the tier is standard."""
     async def main(loop: SimLoop) -> None:
         bench = Bench(BOUND, loop)
         assert (await bench.ask(long(150), "gold")).status == 200
@@ -107,8 +107,8 @@ def test_a_tier_may_have_a_bound_of_its_own() -> None:
     run(main)
 
 
-def test_what_is_too_long_may_go_offline() -> None:
-    """To another route, on its terms, and told so; beyond that one's bound it is refused by its name."""
+def test_oversize_route_serves_long_prompts() -> None:
+    """With the terms of that route; beyond its limit too, the refusal has its name."""
     async def main(loop: SimLoop) -> None:
         bench = Bench(OFFLINE, loop)
         fact = await bench.ask(long(150))
@@ -122,8 +122,8 @@ def test_what_is_too_long_may_go_offline() -> None:
     run(main)
 
 
-def test_pictures_are_not_counted_by_their_bytes() -> None:
-    """A body of 40 kB that is one small picture passes where 40 kB of words do not."""
+def test_oversize_image_is_not_counted_by_its_bytes() -> None:
+    """A body of 40 kB with one small image passes, 40 kB of text do not."""
     async def main(loop: SimLoop) -> None:
         bench = Bench(BOUND.replace("max_input_tokens: 100", "max_input_tokens: 2000"), loop)
         picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 40_000}}
@@ -139,8 +139,8 @@ def test_pictures_are_not_counted_by_their_bytes() -> None:
     (Api.RESPONSES, {"input": "hi", "instructions": "word" * 500}, "input"),
     (Api.MESSAGES, {"messages": [{"role": "user", "content": "hi"}], "system": "word" * 500, "max_tokens": 5}, "messages"),
 ])
-def test_every_dialect_is_counted(api: Api, body: dict[str, Any], field: str) -> None:
-    """Tokens that are given as numbers, instructions, system prompts."""
+def test_oversize_counts_the_prompt_of_every_dialect(api: Api, body: dict[str, Any], field: str) -> None:
+    """Token ids, instructions and system prompts included."""
     async def main(loop: SimLoop) -> None:
         bench = Bench(BOUND, loop)
         with pytest.raises(Rejected) as refused:
@@ -150,8 +150,7 @@ def test_every_dialect_is_counted(api: Api, body: dict[str, Any], field: str) ->
     run(main)
 
 
-def test_a_reload_keeps_what_is_used() -> None:
-    """Behind the look at the length, too."""
+def test_oversize_reload_keeps_admission() -> None:
     async def main(loop: SimLoop) -> None:
         old = Bench(BOUND, loop).system
         new = Bench(BOUND.replace("100", "300"), loop, old).system
@@ -162,8 +161,8 @@ def test_a_reload_keeps_what_is_used() -> None:
     run(main)
 
 
-def test_only_what_is_answered_counts_against_a_place() -> None:
-    """A full gateway says 413, not 503, to what it would not take at any time."""
+def test_oversize_prompt_takes_no_place() -> None:
+    """A full gateway refuses it with 413, and not with 503."""
     async def main(loop: SimLoop) -> None:
         bench = Bench(BOUND + "\nadmission: {max_in_flight: 1, max_queue: 0}", loop)
         reply = await bench.system.gateway.serve(long(10), Arrival("req_1", 0.0, "plain"))
@@ -184,16 +183,15 @@ def test_only_what_is_answered_counts_against_a_place() -> None:
     ("{upstreams: [quick], max_input_tokens_by_tier: {gold: 5}}",
      "routes.m.max_input_tokens_by_tier.gold: is no tier: there are premium"),
 ])
-def test_what_is_wrong(route: str, words: str) -> None:
-    """Where, what, and what instead."""
+def test_oversize_settings_errors_name_the_setting(route: str, words: str) -> None:
     with pytest.raises(SettingsError) as wrong:
         settings(BASE + f"routes: {{m: {route}}}")
     assert words in str(wrong.value)
 
 
 @pytest.mark.parametrize("content", ["\u6f22" * 130, "7," * 60, "12 " * 60, "\U0001f469" * 60])
-def test_other_scripts_and_numbers_do_not_slip_under(content: str) -> None:
-    """Less than 400 bytes, and yet more than 100 tokens: refused."""
+def test_oversize_counts_tokens_of_other_scripts_and_numbers(content: str) -> None:
+    """Less than 400 bytes, yet more than 100 tokens."""
     async def main(loop: SimLoop) -> None:
         with pytest.raises(Rejected) as rejected:
             await Bench(BOUND, loop).ask(chat(messages=[{"role": "user", "content": content}]))

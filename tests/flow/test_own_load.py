@@ -33,8 +33,8 @@ def chat(n_input: int, *, stream: bool) -> Request:
 @pytest.mark.parametrize("max_running", [4, 256])
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("rate", [0.0, 2.0])
-def test_a_burst_at_an_idle_engine_opens_no_breaker(n_input: int, max_running: int, stream: bool, rate: float) -> None:
-    """Forty at once, three times, after one at a time or two a second; where most wait long, the limit comes down."""
+def test_breaker_burst_at_an_idle_engine_does_not_open_it(n_input: int, max_running: int, stream: bool, rate: float) -> None:
+    """Forty requests at once, three times; where most of them wait long, the limit falls."""
 
     async def main(loop: SimLoop) -> None:
         engine = EngineModel(max_running=max_running)
@@ -67,8 +67,8 @@ def test_a_burst_at_an_idle_engine_opens_no_breaker(n_input: int, max_running: i
     run(main)
 
 
-def test_a_brown_out_at_ordinary_concurrency_opens_it() -> None:
-    """The same engine, ten times slower: the next dozen calls are enough, one at a time."""
+def test_breaker_brownout_at_normal_concurrency_opens_it() -> None:
+    """The engine is ten times slower: a dozen calls are enough, one at a time."""
 
     async def main(loop: SimLoop) -> None:
         system = virtual_system(loop, {UPSTREAM: ProviderConfig(seed=1, ttft=Mixture(0.2))}, 1)
@@ -83,8 +83,8 @@ def test_a_brown_out_at_ordinary_concurrency_opens_it() -> None:
 
 
 @pytest.mark.parametrize("patience_s", [0.3, 2.0, 20.0])
-def test_clients_that_leave_teach_nothing(patience_s: float) -> None:
-    """Two hundred calls that wait beside each other, all cancelled at once: neither limit nor breaker nor norm moves."""
+def test_limit_clients_that_leave_together_change_nothing(patience_s: float) -> None:
+    """Two hundred calls wait at once and are cancelled: limit, breaker and baseline stay."""
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [*[QUICK] * 40, *[STUCK] * 200, QUICK])
@@ -111,8 +111,8 @@ def test_clients_that_leave_teach_nothing(patience_s: float) -> None:
     run(main)
 
 
-def test_clients_that_leave_one_by_one_do_not_hide_a_stuck_upstream() -> None:
-    """Each call was slow at ordinary concurrency before its client left: in a dozen the breaker is open."""
+def test_breaker_clients_that_leave_one_by_one_open_it_at_a_hanging_upstream() -> None:
+    """Each call was slow at normal concurrency before its client left."""
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [*[QUICK] * 40, *[STUCK] * 12])
@@ -130,8 +130,8 @@ def test_clients_that_leave_one_by_one_do_not_hide_a_stuck_upstream() -> None:
 
 
 @pytest.mark.parametrize("total_s", [1.0, 2.0])
-def test_deadlines_that_pass_in_a_queue_of_our_making_open_no_breaker(total_s: float) -> None:
-    """Most of forty at once are too late at an engine that reads one prompt in 0.1 s: for the limit, that is a refusal."""
+def test_limit_deadlines_in_a_queue_of_the_own_load_open_no_breaker(total_s: float) -> None:
+    """An engine reads one prompt in 0.1 s: most of forty at once are late, and the limit falls."""
 
     async def main(loop: SimLoop) -> None:
         system = virtual_system(loop, {UPSTREAM: ProviderConfig(seed=1, engine=EngineModel(), ttft=Mixture(0.02),
@@ -159,8 +159,8 @@ def test_deadlines_that_pass_in_a_queue_of_our_making_open_no_breaker(total_s: f
     run(main)
 
 
-def test_the_deadline_of_an_answer_that_flows_is_not_its_upstreams_fault() -> None:
-    """Twenty long answers are cut in their middle by their own deadline: no failure. One that has stalled by then is."""
+def test_breaker_deadline_in_a_running_answer_is_no_failure() -> None:
+    """Twenty long answers are cut by their own deadline. An answer that has stalled by then is a failure."""
 
     async def main(loop: SimLoop) -> None:
         flowing: Script = [part for _ in range(100) for part in (Wait(0.1), SendText("word "))]

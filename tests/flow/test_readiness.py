@@ -28,8 +28,8 @@ async def probed(loop: SimLoop, scripts: list[Script], seconds: float) -> tuple[
     return member, prober, sink, upstream
 
 
-def test_one_token_is_enough() -> None:
-    """The stream is closed at its first token, and nothing is asked again."""
+def test_probe_first_token_proves_the_upstream() -> None:
+    """The stream is closed at its first token, and no other probe follows."""
 
     async def main(loop: SimLoop) -> None:
         member, prober, sink, upstream = await probed(loop, [WELL], 60)
@@ -42,8 +42,8 @@ def test_one_token_is_enough() -> None:
     run(main)
 
 
-def test_failures_are_told_when_they_change() -> None:
-    """Many attempts, backing off; a fact for each new reason, and none left once it works."""
+def test_probe_failures_are_reported_when_they_change() -> None:
+    """Many attempts with back-off; a fact for each new reason, and none is left after a success."""
 
     async def main(loop: SimLoop) -> None:
         down: Script = [Fail(Fault.CONNECT)]
@@ -59,8 +59,8 @@ def test_failures_are_told_when_they_change() -> None:
     run(main)
 
 
-def test_silence_is_a_failure() -> None:
-    """An upstream that never answers is asked again, and its socket closed."""
+def test_probe_silence_is_a_failure() -> None:
+    """The upstream is probed again, and its socket closed."""
 
     async def main(loop: SimLoop) -> None:
         member, prober, _, upstream = await probed(loop, [[Wait(1e6)]], 21)
@@ -71,8 +71,8 @@ def test_silence_is_a_failure() -> None:
     run(main)
 
 
-def test_unproven_again_after_many_failures() -> None:
-    """Ten failures in a row of real traffic: it is asked anew."""
+def test_probe_starts_again_after_many_failures() -> None:
+    """Ten failures in a row of real traffic."""
 
     async def main(loop: SimLoop) -> None:
         sink = RecordingSink()

@@ -27,8 +27,8 @@ async def ask(rig: Rig, tenant: str | None, previous: str | None = None) -> str:
     return str(msgspec.json.decode(answer)["id"])
 
 
-def test_no_tenant_goes_on_from_anothers_response() -> None:
-    """The one that made it may; another is told what a provider says of an id that it does not know, and nothing is sent."""
+def test_response_owner_other_tenant_gets_the_unknown_id_error() -> None:
+    """The owner may continue; another tenant gets the error of an unknown id, and no call is made."""
 
     async def main(loop: SimLoop) -> None:
         rig = rig_with(ResponseOwners(), loop)
@@ -46,8 +46,8 @@ def test_no_tenant_goes_on_from_anothers_response() -> None:
     run(main)
 
 
-def test_workers_know_of_each_others_responses(tmp_path: Path) -> None:
-    """What one worker notes, all see; without memory to share each has its own."""
+def test_response_owners_are_shared_by_workers(tmp_path: Path) -> None:
+    """Without shared memory each worker has its own table."""
     create_files(tmp_path)
     one, other = (ResponseOwners(lambda: shared_owner_table(tmp_path)) for _ in range(2))
     one.record("resp_1", "acme")
@@ -57,16 +57,16 @@ def test_workers_know_of_each_others_responses(tmp_path: Path) -> None:
         assert not alone.belongs_to_other("resp_1", "beta")
 
 
-def test_a_response_that_two_tenants_were_given_is_open_to_any() -> None:
-    """Where tenants share a cache, both may go on from the answer that both have."""
+def test_response_given_to_two_tenants_is_open_to_any() -> None:
+    """Tenants that share a cache may both continue from the same answer."""
     owners = ResponseOwners()
     for tenant in ("acme", "acme", "beta"):
         owners.record("resp_1", tenant)
     assert not any(owners.belongs_to_other("resp_1", tenant) for tenant in ("acme", "beta", "gamma"))
 
 
-def test_memory_is_bounded_and_no_id_is_taken_for_another() -> None:
-    """With far more ids than cells, the newest are known, and an id that was never noted belongs to nobody."""
+def test_response_owners_are_bounded_and_ids_do_not_collide() -> None:
+    """With far more ids than cells the newest are known; an id that was never recorded has no owner."""
     owners = ResponseOwners()
     for n in range(N_CELLS + N_CELLS // 2):
         owners.record(f"resp_{n}", "acme")

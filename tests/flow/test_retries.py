@@ -14,9 +14,9 @@ from stayfast.testing import Fail, Script, ScriptedUpstream, SendText, SimLoop, 
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.upstreams.dialect import UpstreamMisconfigured
 from tests.flow.dialects import ask
+from tests.flow.failure_rig import NO_MODEL, Picky, says
+from tests.flow.failure_rig import Rig as PickyRig
 from tests.flow.rig import Rig, chat, read
-from tests.flow.test_blame import NO_MODEL, Picky, says
-from tests.flow.test_blame import Rig as PickyRig
 
 HELLO: Script = [SendText("hello")]
 DOWN: Script = [Fail(Fault.STATUS, 500)]
@@ -42,8 +42,8 @@ def _begun(rig: Rig) -> list[tuple[str, float]]:
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_nobody_is_asked_before_his_retry_after(status: int) -> None:
-    """Both want to be left alone for 30 s: where that does not fit the failure is the answer, at once."""
+def test_retry_after_beyond_the_deadline_fails_at_once(status: int) -> None:
+    """Both upstreams send a Retry-After of 30 s."""
     async def main(loop: SimLoop) -> None:
         script: list[Script] = [[Fail(Fault.STATUS, status, 30.0)]]
         rig = _rig(loop, script, script, total_s=20)
@@ -55,8 +55,8 @@ def test_nobody_is_asked_before_his_retry_after(status: int) -> None:
     run(main)
 
 
-def test_a_retry_after_that_fits_is_waited_for() -> None:
-    """Whoever may be asked first is asked; not a millisecond before."""
+def test_retry_after_within_the_deadline_is_waited_for() -> None:
+    """The upstream with the earliest instant is called, at that instant."""
     async def main(loop: SimLoop) -> None:
         rig = _rig(loop, [BUSY, HELLO], [[Fail(Fault.STATUS, 503, 10.0)], HELLO])
         await read(await rig.serve())
@@ -71,9 +71,9 @@ def test_a_retry_after_that_fits_is_waited_for() -> None:
     (2.0, 600.0, 4.0, 3),
     (2.0, 7.9, 0.0, 1),  # more than a quarter of its time
 ])
-def test_a_retry_after_is_waited_for_where_it_is_short(retry_after_s: float, total_s: float, ends_at: float,
-                                                       n_asked: int) -> None:
-    """As it is, never lengthened; else the client has the 429 at once, with its Retry-After."""
+def test_retry_after_is_waited_for_only_if_short(retry_after_s: float, total_s: float, ends_at: float,
+                                                 n_asked: int) -> None:
+    """As it is, never lengthened; else the client gets the 429 at once, with its Retry-After."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Fail(Fault.STATUS, 429, retry_after_s)]], retry=RetryConfig(), timeouts=Timeouts(total_s=total_s))
         with pytest.raises(UpstreamFailed) as failed:
@@ -84,8 +84,7 @@ def test_a_retry_after_is_waited_for_where_it_is_short(retry_after_s: float, tot
     run(main)
 
 
-def test_a_retry_after_that_another_request_was_given_is_not_waited_for_either() -> None:
-    """Whose own attempt fails in another way."""
+def test_retry_after_of_another_request_is_not_waited_for() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [DOWN], retry=RetryConfig())
         rig.registry["up0"].own_health.suspend(30.0, "it asked for that")
@@ -101,8 +100,8 @@ def test_a_retry_after_that_another_request_was_given_is_not_waited_for_either()
     (([[Fail(Fault.TIMEOUT)]], [GONE]), ["up0", "up1", "up2"]),
     (([GONE], [DOWN, HELLO]), ["up0", "up1", "up1"]),  # a 500 may be over by then
 ])
-def test_a_fallback_waits_for_no_back_off_that_mends_nothing(scripts: tuple[list[Script], ...], order: list[str]) -> None:
-    """Replicas that take no connection are asked once each."""
+def test_fallback_does_not_wait_for_a_useless_back_off(scripts: tuple[list[Script], ...], order: list[str]) -> None:
+    """Upstreams that refuse connections are called once each."""
     async def main(loop: SimLoop) -> None:
         rig = _rig(loop, *scripts, [HELLO], n_fallback=1)
         await read(await rig.serve())
@@ -112,8 +111,8 @@ def test_a_fallback_waits_for_no_back_off_that_mends_nothing(scripts: tuple[list
     run(main)
 
 
-def test_going_round_backs_off() -> None:
-    """Only the first fail-over is immediate: those who have all failed are not asked six times in an instant."""
+def test_retry_second_round_backs_off() -> None:
+    """Only the first failover is immediate."""
     async def main(loop: SimLoop) -> None:
         rig = _rig(loop, [DOWN], [DOWN])
         with pytest.raises(UpstreamFailed):
@@ -126,8 +125,8 @@ def test_going_round_backs_off() -> None:
     run(main)
 
 
-def test_who_wants_to_be_left_alone_is_passed_over() -> None:
-    """What other requests were told counts: up1 is not asked, up2 is, at once; where there is no up2, up0 again."""
+def test_retry_skips_an_upstream_with_retry_after() -> None:
+    """It was sent to another request: up1 is not called; without up2, up0 is called again."""
     async def main(loop: SimLoop) -> None:
         for scripts, order in (([DOWN], [HELLO], [HELLO]), ["up0", "up2"]), (([DOWN, HELLO], [HELLO]), ["up0", "up0"]):
             rig = _rig(loop, *scripts)
@@ -138,8 +137,7 @@ def test_who_wants_to_be_left_alone_is_passed_over() -> None:
     run(main)
 
 
-def test_a_fallback_need_not_wait_for_others() -> None:
-    """Who asks to be left alone for 30 s is not waited for where somebody else may answer now."""
+def test_fallback_does_not_wait_for_the_retry_after_of_others() -> None:
     async def main(loop: SimLoop) -> None:
         rig = _rig(loop, [BUSY], [HELLO], n_fallback=1)
         await read(await rig.serve())
@@ -148,8 +146,7 @@ def test_a_fallback_need_not_wait_for_others() -> None:
     run(main)
 
 
-def test_who_cannot_say_it_shortens_no_wait() -> None:
-    """Between a busy upstream and itself stands one whose protocol cannot say the request."""
+def test_retry_wait_ignores_an_upstream_that_cannot_express_the_request() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [BUSY, HELLO], upstreams=[Mute("up1", [HELLO], loop)], retry=SIX, in_turn=True)
         await read(await rig.serve())
@@ -158,8 +155,8 @@ def test_who_cannot_say_it_shortens_no_wait() -> None:
     run(main)
 
 
-def test_a_wait_ends_with_its_client() -> None:
-    """In back-off nothing is held, and nothing is left."""
+def test_retry_wait_ends_with_its_client() -> None:
+    """During back-off nothing is held."""
     async def main(loop: SimLoop) -> None:
         rig = _rig(loop, [BUSY], total_s=200)
         with pytest.raises(TimeoutError):
@@ -177,8 +174,8 @@ NAMED = {"error": {"message": "no such response", "type": "invalid_request_error
 
 @pytest.mark.parametrize(("status", "said"), [(404, NOT_HERE), (404, NAMED), (400, NAMED), (404, NO_MODEL), (404, {})])
 @pytest.mark.parametrize("n_repeats", ["0", "1"])
-def test_an_earlier_response_is_looked_for_everywhere(status: int, said: object, n_repeats: str) -> None:
-    """At each upstream once, whatever the attempts; it draws on no budget, and nobody is thought the worse of."""
+def test_previous_response_is_searched_at_all_upstreams(status: int, said: object, n_repeats: str) -> None:
+    """Once each, whatever max_attempts is; no budget is used, and no upstream counts as failed."""
     async def main(loop: SimLoop) -> None:
         ups = [Picky(f"up{n}", loop, m=says(status, said)) for n in range(5)]
         rig = PickyRig(loop, *ups, Picky("there", loop), retry=RetryConfig(max_attempts=2))
@@ -196,8 +193,7 @@ def test_an_earlier_response_is_looked_for_everywhere(status: int, said: object,
     run(main)
 
 
-def test_a_response_that_nobody_knows_is_the_clients_404() -> None:
-    """With the upstream's own words."""
+def test_previous_response_unknown_at_all_upstreams_is_a_404() -> None:
     async def main(loop: SimLoop) -> None:
         ups = [Picky(f"up{n}", loop, m=says(404, NOT_HERE)) for n in range(5)]
         rig = PickyRig(loop, *ups)
@@ -210,8 +206,8 @@ def test_a_response_that_nobody_knows_is_the_clients_404() -> None:
     run(main)
 
 
-def test_a_failure_where_it_may_be_is_the_truer_answer() -> None:
-    """One does not know the response, the other may: a 404 would be a lie. What may have been heard is not sent twice."""
+def test_previous_response_failed_search_is_the_failure() -> None:
+    """One upstream does not have the response, another one fails: a 404 would be wrong. The request is not sent twice."""
     async def main(loop: SimLoop) -> None:
         ups = Picky("a", loop, m=says(404, NOT_HERE)), Picky("b", loop, m=says(500))
         rig = PickyRig(loop, *ups, retry=SIX)
@@ -224,8 +220,8 @@ def test_a_failure_where_it_may_be_is_the_truer_answer() -> None:
 
 
 @pytest.mark.parametrize("request_of", [chat, lambda: ask(Api.RESPONSES, stream=True)])
-def test_what_goes_on_from_nothing_is_not_looked_for(request_of: object) -> None:
-    """A 404 that is the request's own fault stays the answer of whoever was asked."""
+def test_request_without_previous_response_is_not_searched(request_of: object) -> None:
+    """A 404 for the request itself is the answer of its upstream."""
     async def main(loop: SimLoop) -> None:
         ups = Picky("a", loop, m=says(404, NOT_HERE)), Picky("b", loop)
         rig = PickyRig(loop, *ups)
@@ -242,8 +238,8 @@ NEVER_BETTER = [UpstreamMisconfigured("up", Fault.MALFORMED, "compressed"), says
 
 
 @pytest.mark.parametrize("error", NEVER_BETTER)
-def test_an_answer_that_cannot_get_better_is_asked_for_once(error: UpstreamFailed) -> None:
-    """Of each upstream: another one may do better; a second call to the same one would be paid for nothing."""
+def test_retry_is_not_made_where_the_answer_cannot_change(error: UpstreamFailed) -> None:
+    """Each upstream is called once."""
     async def main(loop: SimLoop) -> None:
         alone = Picky("a", loop, m=error)
         rig = PickyRig(loop, alone, retry=SIX)
@@ -261,8 +257,8 @@ def test_an_answer_that_cannot_get_better_is_asked_for_once(error: UpstreamFaile
     run(main)
 
 
-def test_a_retry_that_comes_too_late_is_not_made() -> None:
-    """The upstream has never brought a token within the time that is left."""
+def test_retry_that_comes_too_late_is_not_made() -> None:
+    """The upstream has never answered within the time that is left."""
     async def main(loop: SimLoop) -> None:
         rig = _rig(loop, [DOWN, HELLO], total_s=1.5)
         rig.registry["up0"].fastest_ttft.seconds = 2.0

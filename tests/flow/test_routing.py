@@ -9,102 +9,38 @@ import pytest
 
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.types import Api
-from stayfast.lab.load.virtual import build_virtual_system
 from stayfast.lab.simulated import Simulated
-from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.metrics.definitions import AFFINITY, EJECTED, PREFIX_TOKENS, TOKENS
-from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
-from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
+from stayfast.settings import SettingsError
 from stayfast.testing import SimLoop, run
-from stayfast.wire.request_body import decode
-from tests.flow.rig import read
+from tests.flow.routing_rig import Client, client_of, settings_of
 
-SYSTEM = "You are one of the assistants that this test speaks to. " * 80  # about 1,100 tokens
 ENGINE = ("{kind: simulated, ttft: {median_s: 0.01}, fills_max_tokens: true, "
           "engine: {prefill_tokens_per_s: 8000, cache_tokens: 60000}}")
 QUICK = "{kind: simulated, ttft: {median_s: 0.1}, fills_max_tokens: true}"
 
 
-def settings_of(route: str, **upstreams: str) -> Settings:
-    """A settings file with one route, `chat`."""
-    lines = [f"  {name}: {its}" for name, its in upstreams.items()]
-    text = "\n".join(["upstreams:", *lines, "defaults: {hedge: {mode: \"off\"}}", "routes:", f"  chat: {route}"])
-    return load_settings(SettingsText("test", text), {}, kinds=KINDS)
-
-
-class Client:
-    """Asks one system, and keeps count of who answered."""
-
-    def __init__(self, system: System, loop: SimLoop) -> None:
-        self.system = system
-        self.loop = loop
-        self.by: Counter[str] = Counter()
-        self.waits_s: list[float] = []
-        self.notes: list[str] = []
-
-    async def ask(self, *texts: str, api: Api = Api.CHAT, headers: tuple[tuple[str, str], ...] = (), n: int = 8,
-                  **fields: object) -> Reply:
-        """One streamed request, read to its end: turns of user and assistant after the system prompt."""
-        if api is Api.RESPONSES:
-            said: dict[str, object] = {"input": texts[0], "max_output_tokens": n}
-        else:
-            turns = [{"role": "assistant" if at % 2 else "user", "content": text} for at, text in enumerate(texts)]
-            said = {"messages": [{"role": "system", "content": SYSTEM}, *turns], "max_tokens": n}
-        request = decode(api, msgspec.json.encode({"model": "chat", "stream": True, **said, **fields}))
-        began_at = self.loop.now()
-        reply = await self.system.gateway.serve(request, Arrival("req_1", began_at, headers=headers))
-        self.waits_s.append(self.loop.now() - began_at)
-        await read(reply)
-        self.by[reply.upstream] += 1
-        self.notes += reply._ex.record.notes
-        return reply
-
-    def counted(self, name: str) -> Counter[str]:
-        """A counter by its last label."""
-        self.system.together.flush_events()
-        found = Counter[str]()
-        for labels, n in self.system.together.metrics_sink.snapshot().counters[name]:
-            found[labels[-1]] += int(n)
-        return found
-
-    async def talk(self, n_turns: int, seed: int, think_s: float = 2.0) -> list[str]:
-        """A conversation; who answered each turn."""
-        rng, said, answered_by = Random(seed), [], []
-        for turn in range(n_turns):
-            said.append(f"{seed} {turn} " + "word " * rng.randrange(200, 900))
-            reply = await self.ask(*said)
-            answered_by.append(reply.upstream)
-            said.append("answer " * 40)
-            await asyncio.sleep(rng.expovariate(1 / think_s))
-        return answered_by
-
-
-def client_of(settings: Settings, loop: SimLoop, seed: int = 1) -> Client:
-    """A client of a system in virtual time."""
-    return Client(build_virtual_system(settings, loop, seed), loop)
-
-
-def test_a_conversation_stays_where_its_beginning_is() -> None:
-    """All turns but the first go to one of four engines; metrics and notes say so."""
-    async def main(loop: SimLoop) -> tuple[list[str], Counter[str], Client]:
+def test_routing_conversation_stays_at_one_upstream() -> None:
+    """All turns but the first go to one of four engines; metrics and notes have it."""
+    async def main(loop: SimLoop) -> tuple[list[str], Counter[str], Client, list[str]]:
         client = client_of(settings_of("{upstreams: [a, b, c, d], affinity: {mode: prefix}}", a=ENGINE, b=ENGINE, c=ENGINE,
                                        d=ENGINE), loop)
         for seed in range(12):  # until first tokens can be predicted everywhere
             await client.talk(4, seed)
         before = client.counted(PREFIX_TOKENS.name)
         answered_by = await client.talk(8, 99)
-        return answered_by, client.counted(PREFIX_TOKENS.name) - before, client
+        return answered_by, client.counted(PREFIX_TOKENS.name) - before, client, await client.last_notes()
 
-    answered_by, tokens, client = run(main)
+    answered_by, tokens, client, notes = run(main)
     assert len(set(answered_by[1:])) == 1
     assert tokens["known"] > 3 * tokens["new"]
     assert client.counted(AFFINITY.name).keys() >= {"hit", "new"}
-    assert client.notes[-1].startswith(f"picked {answered_by[-1]}: about ")
+    assert notes[-1].startswith(f"picked {answered_by[-1]}: about ")
 
 
-def test_affinity_pays_where_prefixes_are_cached() -> None:
-    """Forty conversations on four engines: more of the prompts is cached, the median falls to a third, p99 by a fifth."""
+def test_routing_affinity_lowers_latency_where_prefixes_are_cached() -> None:
+    """Forty conversations on four engines: more prompt tokens are cached, the median falls to a third, p99 by a fifth."""
     def figures(mode: str) -> tuple[float, float, float]:
         async def main(loop: SimLoop) -> tuple[float, float, float]:
             settings = settings_of(f"{{upstreams: [a, b, c, d], affinity: {{mode: {mode}}}}}", a=ENGINE, b=ENGINE, c=ENGINE,
@@ -127,8 +63,8 @@ def test_affinity_pays_where_prefixes_are_cached() -> None:
     assert p99_s < 0.8 * p99_off_s
 
 
-def test_a_popular_prompt_is_spread() -> None:
-    """One long prompt that everybody sends at once does not queue at the one engine that knows it."""
+def test_routing_popular_prompt_is_spread() -> None:
+    """One long prompt in all requests does not queue at the one engine that has it cached."""
     async def main(loop: SimLoop) -> Counter[str]:
         client = client_of(settings_of("{upstreams: [a, b, c], affinity: {mode: prefix, max_load: 3}}", a=ENGINE, b=ENGINE,
                                        c=ENGINE), loop)
@@ -148,8 +84,8 @@ def test_a_popular_prompt_is_spread() -> None:
 @pytest.mark.parametrize("said", [
     {"headers": (("x-session-id", "s-{n}"),)}, {"user": "u-{n}"}, {"prompt_cache_key": "k-{n}"}, {"session_id": "i-{n}"},
     {"metadata": {"user_id": "m-{n}"}}])
-def test_a_session_has_one_home(said: dict[str, object]) -> None:
-    """Whatever names it; ten sessions are at home at more than one upstream."""
+def test_routing_session_has_one_upstream(said: dict[str, object]) -> None:
+    """By any name of a session; ten sessions are at more than one upstream."""
     async def main(loop: SimLoop) -> list[set[str]]:
         settings = settings_of("{upstreams: [a, b, c], affinity: {mode: sessions}}", a=QUICK, b=QUICK, c=QUICK)
         client = client_of(settings, loop)
@@ -168,8 +104,8 @@ def test_a_session_has_one_home(said: dict[str, object]) -> None:
     assert len(set.union(*found)) > 1
 
 
-def test_a_response_is_gone_on_from_where_it_is_stored() -> None:
-    """previous_response_id is known at one upstream only, so load does not matter."""
+def test_routing_response_is_continued_where_it_is_stored() -> None:
+    """previous_response_id is known at one upstream only, whatever its load."""
     async def main(loop: SimLoop) -> list[str]:
         client = client_of(settings_of("{upstreams: [a, b, c, d], affinity: {mode: sessions}}", a=QUICK, b=QUICK, c=QUICK,
                                        d=QUICK), loop)
@@ -183,11 +119,11 @@ def test_a_response_is_gone_on_from_where_it_is_stored() -> None:
     assert len(set(run(main))) == 1
 
 
-def test_an_outlier_is_left_out() -> None:
-    """One in four of its calls fails: it is out after some dozens, and the notes and a gauge say so."""
+def test_routing_outlier_is_ejected() -> None:
+    """One in four of its calls fails: it is out after some dozens, and the notes and a gauge have it."""
     bad = QUICK[:-1] + ", faults: [{kind: status, status: 500, rate: 0.25}], breaker: {enabled: false}}"
 
-    async def main(loop: SimLoop) -> Client:
+    async def main(loop: SimLoop) -> tuple[Client, list[str]]:
         route = "{upstreams: [bad, a, c], pick: order, retry: {budget: 1}, eject: {enabled: true}}"
         client = client_of(settings_of(route, a=QUICK, bad=bad, c=QUICK), loop)
         for _ in range(150):
@@ -195,16 +131,16 @@ def test_an_outlier_is_left_out() -> None:
         client.by.clear()
         for _ in range(60):
             await client.ask("hello")
-        return client
+        return client, await client.last_notes()
 
-    client = run(main)
+    client, notes = run(main)
     assert client.by["bad"] == 0
-    assert client.notes[-1].startswith("ejected bad: ")
+    assert notes[-1].startswith("ejected bad: ")
     gauges = dict(client.system.together.metrics_sink.snapshot().gauges[EJECTED.name])
     assert gauges == {("chat", "a"): 0.0, ("chat", "bad"): 1.0, ("chat", "c"): 0.0}
 
 
-def test_weights_are_shares() -> None:
+def test_routing_weights_are_shares() -> None:
     """Nine to one, as long as both keep up."""
     async def main(loop: SimLoop) -> Counter[str]:
         client = client_of(settings_of("{upstreams: [a, b], weights: {a: 9}}", a=QUICK, b=QUICK), loop)
@@ -215,8 +151,7 @@ def test_weights_are_shares() -> None:
     assert run(main)["a"] == pytest.approx(540, abs=30)
 
 
-def test_the_same_seed_chooses_the_same() -> None:
-    """Who answered each of a hundred requests is a function of the seed."""
+def test_routing_is_a_function_of_the_seed() -> None:
     async def main(loop: SimLoop) -> list[str]:
         route = "{upstreams: [a, b, c], weights: {a: 3}, affinity: {mode: both}, eject: {enabled: true}}"
         client = client_of(settings_of(route, a=ENGINE, b=ENGINE, c=ENGINE), loop, seed=5)
@@ -229,8 +164,8 @@ DOWN = "{kind: simulated, faults: [{kind: refused, rate: 1}]}"
 STUCK = "{kind: simulated, ttft: {median_s: 100}}"
 
 
-def test_tiers_are_asked_in_order() -> None:
-    """Each when the one before has failed or used its part of the reserve; who answers is a fallback."""
+def test_routing_fallback_tiers_are_used_in_order() -> None:
+    """Each when the one before has failed or used its part of the reserve."""
     async def main(loop: SimLoop) -> tuple[Reply, Counter[str], float]:
         route = ("{upstreams: [a], deadline: 10, retry: {max_attempts: 1}, "
                  "on_overrun: {fallback: {upstreams: [b], reserve: 60%, then: [[c], {upstreams: [d], model: small}]}}}")
@@ -246,8 +181,8 @@ def test_tiers_are_asked_in_order() -> None:
     assert wait_s == pytest.approx(10 - 10 * 0.6 * 2 / 3 + 0.1, abs=0.2)  # b may not use what is kept for two more tiers
 
 
-def test_further_tiers_are_asked_only_within_the_budget_of_extra_attempts() -> None:
-    """In an outage of the first tier, too, the second one is not met by everybody."""
+def test_routing_later_tiers_are_bounded_by_the_retry_budget() -> None:
+    """In an outage of the first fallback tier, the second one does not get all traffic."""
     async def main(loop: SimLoop) -> tuple[int, int]:
         route = ("{upstreams: [a], retry: {max_attempts: 1, budget: 0.05}, "
                  "on_overrun: {template: Later., fallback: {upstreams: [b], then: [[c]]}}}")
@@ -262,8 +197,8 @@ def test_further_tiers_are_asked_only_within_the_budget_of_extra_attempts() -> N
     assert 0 < n_of_c < 100
 
 
-def test_an_upstream_that_a_reload_brings_begins_slowly() -> None:
-    """It gets a tenth of what it would at first; what is known of the others, and of their prompts, goes on."""
+def test_routing_upstream_added_by_a_reload_starts_slowly() -> None:
+    """At a tenth of its share; health and affinity of the others stay."""
     async def main(loop: SimLoop) -> None:
         def built(names: str, old: System | None, **upstreams: str) -> System:
             settings = settings_of(f"{{upstreams: [{names}], affinity: {{mode: prefix}}}}", **upstreams)
@@ -287,7 +222,6 @@ def test_an_upstream_that_a_reload_brings_begins_slowly() -> None:
     ("{upstreams: [a, b], affinity: {max_load: 0.5}}", "affinity.max_load: must be a number"),
     ("{upstreams: [a, b], on_overrun: {fallback: {upstreams: [a], then: [[y]]}}}", "there is no upstream \"y\""),
 ])
-def test_what_cannot_be_is_refused(route: str, why: str) -> None:
-    """With its place."""
+def test_routing_settings_errors_name_the_setting(route: str, why: str) -> None:
     with pytest.raises(SettingsError, match=why.replace(".", r"\.")):
         settings_of(route, a=QUICK, b=QUICK)

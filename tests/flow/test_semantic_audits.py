@@ -5,10 +5,9 @@ import asyncio
 import msgspec
 import pytest
 
-from stayfast.core.events import AttemptDone
+from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import CacheControl
 from stayfast.policy.cache.similarity import SemanticConfig
-from stayfast.stores.memory import MemoryStore
 from stayfast.testing import Script, SendText, SimLoop, Wait, run
 from tests.flow.semantic_rig import NO, ONE, SAME, SAME_TOO, YES, SemanticRig, ask
 
@@ -17,8 +16,8 @@ LATER: Script = [Wait(4.0), SendText(YES)]
 
 
 @pytest.mark.parametrize("control", [None, CacheControl(only_if_cached=True)])
-def test_an_audit_is_nobodys_wait(control: CacheControl | None) -> None:
-    """Who asks the same while it runs is given the same answer at once, and no second audit begins."""
+def test_semantic_audit_delays_no_request(control: CacheControl | None) -> None:
+    """The same question during an audit has the same answer at once, and no second audit starts."""
 
     async def main(loop: SimLoop) -> None:
         rig = SemanticRig(loop, [SendText(YES)], LATER, [SendText(NO)], semantic=ALWAYS)
@@ -39,9 +38,7 @@ def test_an_audit_is_nobodys_wait(control: CacheControl | None) -> None:
     run(main)
 
 
-def test_a_hit_that_nobody_may_audit_begins_none() -> None:
-    """only-if-cached: no call is made for it, and none is counted as begun."""
-
+def test_semantic_audit_is_not_made_for_only_if_cached() -> None:
     async def main(loop: SimLoop) -> None:
         rig = SemanticRig(loop, [SendText(YES)], semantic=ALWAYS)
         await rig.text(ask(ONE))
@@ -53,18 +50,19 @@ def test_a_hit_that_nobody_may_audit_begins_none() -> None:
     run(main)
 
 
-def test_an_answer_that_no_stream_can_tell_is_a_miss_that_teaches() -> None:
-    """It is not counted as a hit nor audited; the answer that is made instead is given to whoever asks in other words."""
+def test_semantic_cache_answer_that_cannot_be_streamed_is_a_miss() -> None:
+    """It is neither a hit nor audited; the new answer is learned."""
 
     async def main(loop: SimLoop) -> None:
         rig = SemanticRig(loop, [SendText(YES)], semantic=ALWAYS)
         await rig.text(ask(ONE))
         await rig.settled()
-        store = rig.caching.store
-        assert isinstance(store, MemoryStore)
-        ((key, kept),) = store._answers.items()
-        body = msgspec.json.encode({**msgspec.json.decode(kept.body), "citations": ["https://a.example"]})
-        store.put_sync(key, msgspec.structs.replace(kept, body=body))
+        store, key = rig.caching.store, rig.sink.facts_of(RequestDone)[0].cache_key
+        assert key is not None
+        stored = await store.get(key)
+        assert stored is not None
+        body = msgspec.json.encode({**msgspec.json.decode(stored.body), "citations": ["https://a.example"]})
+        await store.put(key, msgspec.structs.replace(stored, body=body))
         for question in (SAME, SAME_TOO):
             assert await rig.text(ask(question)) == YES
             await rig.settled()

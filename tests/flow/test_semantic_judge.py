@@ -57,9 +57,9 @@ UNRELATED = (
     "Which medicine helps against fever for a small child?", "When does the train to Berlin leave the station?")
 
 
-def test_prices_in_one_template_stay_apart(weights: Weights) -> None:
-    """Five prices in a letter of seventy words, asked in three hundred ways: whoever gets one gets the one that was asked
-    for, and no two of them are taken for one answer.
+def test_semantic_judge_prices_in_one_template_stay_apart(weights: Weights) -> None:
+    """Five prices in a letter of seventy words, three hundred questions: every hit has the right price, and no two prices
+    are one answer.
     """
     assert len(LETTER.split()) > N_SHORT_WORDS
 
@@ -81,9 +81,9 @@ def test_prices_in_one_template_stay_apart(weights: Weights) -> None:
     uvloop.run(main())
 
 
-def test_words_in_one_template_stay_apart(weights: Weights) -> None:
-    """Five programmes for five fabrics in a letter of sixty-five words, asked in four hundred ways: what is given is what
-    was asked for, and no two of them are one answer.
+def test_semantic_judge_words_in_one_template_stay_apart(weights: Weights) -> None:
+    """Five programmes for five fabrics in a letter of sixty-five words, four hundred questions: hits are right, and no two
+    answers are one.
     """
     assert len(FORM.split()) > N_SHORT_WORDS
 
@@ -107,8 +107,8 @@ def test_words_in_one_template_stay_apart(weights: Weights) -> None:
     uvloop.run(main())
 
 
-def test_one_tenant_teaches_no_other(weights: Weights) -> None:
-    """Three hundred ways to ask one thing prove nothing of anything else: not to the tenant, not to others."""
+def test_semantic_judge_labels_of_one_topic_prove_no_other(weights: Weights) -> None:
+    """Three hundred phrasings of one question prove nothing about other questions, of this tenant or of others."""
 
     async def main() -> None:
         asker = Asker(weights[0], SemanticConfig("1%"))
@@ -143,8 +143,8 @@ TAILS = ("", " at once", " by phone", " in the app", " on site", " for a friend"
          " in the evening")
 
 
-def test_it_gives_what_is_right_once_it_is_sure(weights: Weights) -> None:
-    """The other side: a dozen things that are easily confused, at 5 %. Many of the last third are hits, and right."""
+def test_semantic_judge_gives_right_hits_after_calibration(weights: Weights) -> None:
+    """A dozen things that are easily confused, at 5 %: many of the last third are hits, and right."""
     ways = [(form.format(*of) + tail + "?", said) for form, tail in product(FORMS, TAILS) for of, said in HELP.items()]
     Random(5).shuffle(ways)
 
@@ -168,9 +168,7 @@ def test_it_gives_what_is_right_once_it_is_sure(weights: Weights) -> None:
     ("Press the red button at the back for five seconds.", "Press the green button at the back for five seconds.", False),
     ("The capital of France is Paris.", "Paris is the capital city of France.", True),
     ("Open the settings and choose your language.", "Our shops are open until eight in the evening.", False)])
-def test_the_judge(one: str, other: str, expected: bool, weights: Weights) -> None:
-    """What says the same in other words, and what does not."""
-
+def test_semantic_judge_compares_answers(one: str, other: str, expected: bool, weights: Weights) -> None:
     async def main() -> None:
         asker = Asker(weights[0], SemanticConfig("1%"))
         assert await asker.semantic.sameness.is_same(one, other) is expected

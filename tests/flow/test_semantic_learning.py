@@ -12,8 +12,8 @@ from stayfast.testing import SimLoop, run
 from tests.flow.semantic_rig import NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, ask, saying
 
 
-def test_nothing_is_given_before_the_error_is_known() -> None:
-    """Shadow: all are misses, each of which labels; with labels enough hits begin, and some of those are audited."""
+def test_semantic_learning_shadow_mode_gives_no_hits() -> None:
+    """All requests are misses that label; with enough labels hits start, and some of them are audited."""
     topics = ("account", "invoice", "contract", "shipment", "coupon", "voucher")
     texts = [(f"{begins} {verb} the {word} of {of} {topic}?", topic) for topic in topics
              for begins in ("How can I", "Where do I", "How does one", "How would people", "When should I")
@@ -25,7 +25,7 @@ def test_nothing_is_given_before_the_error_is_known() -> None:
         rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig("10%", audit_share=0.2, min_labels=50))
         n_labels_at_first_hit, n_wrong = 0, 0
         for text, topic in texts:
-            rig.scripted[0]._scripts = saying(f"All about the {topic} stands in the chapter of the {topic}.")
+            rig.scripted[0].scripts = saying(f"All about the {topic} stands in the chapter of the {topic}.")
             n_wrong += topic not in await rig.text(ask(text))
             if rig.results[-1] == "semantic" and not n_labels_at_first_hit:
                 n_labels_at_first_hit = rig.semantic.stats().n_labels
@@ -46,9 +46,7 @@ def test_nothing_is_given_before_the_error_is_known() -> None:
     run(main)
 
 
-def test_an_answer_that_the_store_has_lost_is_forgotten_with_its_questions() -> None:
-    """Deletion follows the store: after a purge no phrasing leads to it any more."""
-
+def test_semantic_learning_purged_answer_is_forgotten_with_its_phrasings() -> None:
     async def main(loop: SimLoop) -> None:
         rig = SemanticRig(loop, *saying(YES, NO))
         await rig.text(ask(ONE))
@@ -63,8 +61,8 @@ def test_an_answer_that_the_store_has_lost_is_forgotten_with_its_questions() -> 
     run(main)
 
 
-def test_many_questions_lead_to_one_answer() -> None:
-    """An answer that says the same makes its question a phrasing; another one begins an answer of its own."""
+def test_semantic_learning_equal_answers_share_their_phrasings() -> None:
+    """A different answer starts an answer of its own."""
 
     async def main(loop: SimLoop) -> None:
         rig = SemanticRig(loop, *saying(YES, YES, NO), semantic=SemanticConfig(threshold=1.0))
@@ -77,8 +75,8 @@ def test_many_questions_lead_to_one_answer() -> None:
     run(main)
 
 
-def test_the_same_question_again_is_no_second_phrasing() -> None:
-    """When its answer is made anew, that is the one which is given from then on."""
+def test_semantic_learning_repeated_question_is_one_phrasing() -> None:
+    """When its answer is made anew, that one is served."""
 
     async def main(loop: SimLoop) -> None:
         rig = SemanticRig(loop, *saying(YES, NO), semantic=SemanticConfig(threshold=0.9, semantic_ttl_s=60))
@@ -94,8 +92,8 @@ def test_the_same_question_again_is_no_second_phrasing() -> None:
     run(main)
 
 
-def test_old_answers_are_not_given() -> None:
-    """Older than semantic_ttl_s, or than the client's max-age."""
+def test_semantic_learning_old_answers_are_not_served() -> None:
+    """Older than semantic_ttl_s, or than the max-age of the client."""
 
     async def main(loop: SimLoop) -> None:
         rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig(threshold=0.9, semantic_ttl_s=100))
@@ -110,8 +108,8 @@ def test_old_answers_are_not_given() -> None:
     run(main)
 
 
-def test_an_audit_that_finds_another_answer_puts_it_on_probation() -> None:
-    """The client has its hit; the call is made for nobody, and the answer is given no more until it proves right."""
+def test_semantic_learning_wrong_audit_puts_the_answer_on_probation() -> None:
+    """The client has its hit; the answer is not served again until it proves right."""
 
     async def main(loop: SimLoop) -> None:
         rig = SemanticRig(loop, *saying(YES, NO), semantic=SemanticConfig(threshold=0.9, audit_share=1.0))
@@ -131,9 +129,7 @@ def test_an_audit_that_finds_another_answer_puts_it_on_probation() -> None:
     run(main)
 
 
-def test_an_audit_that_finds_the_same_says_so() -> None:
-    """And the question becomes a phrasing of the answer it was given."""
-
+def test_semantic_learning_right_audit_adds_a_phrasing() -> None:
     async def main(loop: SimLoop) -> None:
         rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig(threshold=0.9, audit_share=1.0))
         await rig.text(ask(ONE))
@@ -147,8 +143,8 @@ def test_an_audit_that_finds_the_same_says_so() -> None:
     run(main)
 
 
-def test_the_oldest_question_goes_when_there_are_too_many() -> None:
-    """Of 12 questions in 12 scopes the last 10 are remembered."""
+def test_semantic_learning_oldest_question_is_dropped_at_the_bound() -> None:
+    """Of 12 questions in 12 scopes the last 10 are stored."""
 
     async def main(loop: SimLoop) -> None:
         rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig(threshold=0.9, max_questions=10))
@@ -180,8 +176,8 @@ class Memory(dict[int, bytes]):
         """Holds nothing."""
 
 
-def test_what_was_learned_outlives_a_restart() -> None:
-    """Questions, votes and labels; not what was forgotten before."""
+def test_semantic_learning_survives_a_restart() -> None:
+    """Questions, votes and labels; not what was removed before."""
     log = Memory()
 
     async def before(loop: SimLoop) -> dict[bytes, CachedAnswer]:

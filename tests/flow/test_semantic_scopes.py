@@ -37,7 +37,7 @@ class AllAlike(Words):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_no_answer_crosses_a_scope(seed: int) -> None:
+def test_semantic_scope_is_never_crossed(seed: int) -> None:
     """A thousand requests over tenants, system prompts, parents, formats, tools and sampling, streamed or not."""
 
     async def main(loop: SimLoop) -> None:
@@ -47,7 +47,7 @@ def test_no_answer_crosses_a_scope(seed: int) -> None:
         for _ in range(1000):
             who = (rng.choice(TENANTS), rng.choice(SYSTEMS), rng.randrange(len(PARENTS)), rng.randrange(len(MORE)))
             tenant, system, parent, more = who
-            rig.scripted[0]._scripts = saying(f"for {who}")
+            rig.scripted[0].scripts = saying(f"for {who}")
             request = ask(rng.choice(WAYS), before=PARENTS[parent], system=system, stream=rng.random() < 0.5, **MORE[more])
             reply = await rig.ask(request, tenant=tenant)
             body = await read(reply)

@@ -17,8 +17,7 @@ from stayfast.stores.batched_embedder import vector_from_bytes
 from stayfast.stores.journal import POLL_MAX_S
 from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.testing import RecordingSink, SimLoop, run
-from tests.flow.semantic_rig import N_DIMS, NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, ask, saying
-from tests.flow.test_semantic_honesty import taught
+from tests.flow.semantic_rig import N_DIMS, NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, ask, saying, taught
 from tests.unit.stores.fake_door import FakeDoor, Place
 
 FIXED = SemanticConfig(threshold=0.9)
@@ -31,8 +30,7 @@ class Replica(SemanticRig):
     def __init__(self, loop: SimLoop, place: Place, seed: int, *texts: str, semantic: SemanticConfig = FIXED) -> None:
         self.door, self.told = FakeDoor(place, loop), RecordingSink()
         self.shared = RemoteStore("hot", self.door, SharedConfig(local_bytes=0), loop, self.told, rng=Random(seed))
-        super().__init__(loop, *saying(*texts), semantic=semantic, store=self.shared)
-        self.semantic._rng = Random(seed)
+        super().__init__(loop, *saying(*texts), semantic=semantic, store=self.shared, seed=seed)
         hear = partial(self.semantic.receive_logged, floats=vector_from_bytes)
 
         def log(who: bytes) -> LabelLog:
@@ -48,8 +46,8 @@ class Replica(SemanticRig):
         return Counter(fact.result for fact in self.told.facts_of(StoreCallDone) if fact.what == "read_log")
 
 
-def test_a_phrasing_that_one_learned_is_a_hit_at_the_other() -> None:
-    """Both ways; an answer has the same number at both, and a gateway that starts later knows all of it."""
+def test_semantic_shared_phrasing_of_one_replica_is_a_hit_at_another() -> None:
+    """Both ways; an answer has the same number at both, and a replica that starts later reads all of it."""
 
     async def main(loop: SimLoop) -> None:
         place = Place()
@@ -77,9 +75,7 @@ def test_a_phrasing_that_one_learned_is_a_hit_at_the_other() -> None:
     run(main)
 
 
-def test_no_tenant_and_no_scope_is_crossed() -> None:
-    """What is told of one tenant, or of one system prompt, is nothing to another."""
-
+def test_semantic_shared_tenants_and_scopes_are_separate() -> None:
     async def main(loop: SimLoop) -> None:
         place = Place()
         one, other = Replica(loop, place, 1, YES), Replica(loop, place, 2, NO)
@@ -94,8 +90,8 @@ def test_no_tenant_and_no_scope_is_crossed() -> None:
     run(main)
 
 
-def test_what_both_learned_at_once_ends_as_one_phrasing() -> None:
-    """The same question in both, before either has heard of it: both keep the answer that was told last."""
+def test_semantic_shared_concurrent_phrasing_ends_as_one() -> None:
+    """Both learn the same question before either reads the log: both keep the answer that was written last."""
 
     async def main(loop: SimLoop) -> None:
         place = Place()
@@ -113,8 +109,8 @@ def test_what_both_learned_at_once_ends_as_one_phrasing() -> None:
     run(main)
 
 
-def test_labels_are_everybodys_and_counted_once() -> None:
-    """Together they prove a threshold, each tenant its own; one that restarts has not to begin again."""
+def test_semantic_shared_labels_are_counted_once() -> None:
+    """Together they prove a threshold, each tenant its own; a restarted replica reads them."""
 
     async def main(loop: SimLoop) -> None:
         place, config = Place(), SemanticConfig("5%")
@@ -134,8 +130,8 @@ def test_labels_are_everybodys_and_counted_once() -> None:
     run(main)
 
 
-def test_who_was_found_wrong_at_one_is_on_probation_at_all() -> None:
-    """An audit counts for everybody, also under a fixed threshold."""
+def test_semantic_shared_wrong_audit_is_probation_at_all_replicas() -> None:
+    """Also with a fixed threshold."""
 
     async def main(loop: SimLoop) -> None:
         place, config = Place(), SemanticConfig(threshold=0.9, audit_share=1.0)
@@ -155,8 +151,8 @@ def test_who_was_found_wrong_at_one_is_on_probation_at_all() -> None:
     run(main)
 
 
-def test_a_store_that_is_gone_costs_no_request_anything() -> None:
-    """Misses meanwhile, at their usual pace; what was learned alone is told when it is back."""
+def test_semantic_shared_store_outage_delays_no_request() -> None:
+    """Misses meanwhile, at the usual pace; what one replica learned is written after the outage."""
 
     async def main(loop: SimLoop) -> None:
         place = Place()
@@ -179,9 +175,7 @@ def test_a_store_that_is_gone_costs_no_request_anything() -> None:
     run(main)
 
 
-def test_the_oldest_go_also_of_what_is_heard() -> None:
-    """A bound of ten holds whoever learned it."""
-
+def test_semantic_shared_bound_includes_remote_phrasings() -> None:
     async def main(loop: SimLoop) -> None:
         place = Place()
         one = Replica(loop, place, 1, YES)
@@ -198,8 +192,8 @@ def test_the_oldest_go_also_of_what_is_heard() -> None:
     run(main)
 
 
-def test_what_is_forgotten_stays_forgotten() -> None:
-    """An answer that the store has lost comes not back by what one has told oneself."""
+def test_semantic_shared_removed_phrasing_does_not_return() -> None:
+    """An answer that the store has lost does not come back by the log of the replica itself."""
 
     async def main(loop: SimLoop) -> None:
         place = Place()
@@ -219,8 +213,8 @@ def test_what_is_forgotten_stays_forgotten() -> None:
 @pytest.mark.parametrize("body", [
     b"", b"nonsense", msgspec.msgpack.encode(Logged(b"s" * 32, 1, b"k" * 32, parse_wording(ONE), bytes(8))),
     msgspec.msgpack.encode([b"s" * 32, 1]), msgspec.msgpack.encode(LabelRecord((0.5,) * N_FEATURES, True, False))])
-def test_what_is_no_phrasing_is_refused(body: bytes) -> None:
-    """Of another form, or of another embedder: counted as unreadable, and nothing is learned of it."""
+def test_semantic_shared_invalid_phrasing_is_refused(body: bytes) -> None:
+    """Of another form, or of another embedder: nothing is learned."""
 
     async def main(loop: SimLoop) -> None:
         one = Replica(loop, Place(), 1, YES)
@@ -235,9 +229,7 @@ def test_what_is_no_phrasing_is_refused(body: bytes) -> None:
 @pytest.mark.parametrize("body", [b"", b"nonsense",
                                   msgspec.msgpack.encode(LabelRecord((0.5,) * (N_FEATURES - 1), True, False)),
                                   msgspec.msgpack.encode(Logged(b"s", 1, b"k", parse_wording(ONE), bytes(4 * N_DIMS)))])
-def test_what_is_no_label_is_refused(body: bytes) -> None:
-    """As above."""
-
+def test_semantic_shared_invalid_label_is_refused(body: bytes) -> None:
     async def main(loop: SimLoop) -> None:
         one = Replica(loop, Place(), 1, YES, semantic=SemanticConfig("5%"))
         with pytest.raises(ValueError, match=REFUSED):

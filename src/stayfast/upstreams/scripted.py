@@ -83,7 +83,7 @@ class ScriptedUpstream:
         if not scripts:
             raise ValueError(f"simulated upstream {name!r} needs at least one script")
         self.name = name
-        self._scripts = scripts
+        self.scripts = scripts  # played in turn; may be replaced between calls
         self._clock = clock
         self._numbers = count()
         self.n_open = 0
@@ -100,7 +100,7 @@ class ScriptedUpstream:
         self.n_open += 1
         if call.sending is not None:
             call.sending.has_started = True
-        stream = _ScriptedStream(self, self._scripts[number % len(self._scripts)], call, number)
+        stream = _ScriptedStream(self, self.scripts[number % len(self.scripts)], call, number)
         try:
             await stream.begin()
         except BaseException:

@@ -54,8 +54,8 @@ class Gateway:
         return await self.store.get(key) is not None
 
 
-def test_a_word_that_comes_back_finds_nothing() -> None:
-    """By a restart and by a reload; answers of other routes, and of the same word, stay."""
+def test_epoch_set_again_finds_no_answers() -> None:
+    """By a restart and by a reload; answers of other routes, and of the same epoch, stay."""
     async def main(loop: SimLoop) -> None:
         place = Place()
         for number, (epoch, mode, is_there) in enumerate((
@@ -75,8 +75,8 @@ def test_a_word_that_comes_back_finds_nothing() -> None:
     run(main)
 
 
-def test_what_others_that_are_late_keep_goes_as_well() -> None:
-    """One goes ahead and comes back; what it has near and what the other has kept meanwhile are gone with the change."""
+def test_epoch_change_purges_answers_of_late_gateways() -> None:
+    """One gateway is ahead and goes back; local copies and answers stored by the other one meanwhile are gone."""
     async def main(loop: SimLoop) -> None:
         place = Place()
         first, late = Gateway(loop, place, 1), Gateway(loop, place, 2)
@@ -94,8 +94,8 @@ def test_what_others_that_are_late_keep_goes_as_well() -> None:
     run(main)
 
 
-def test_a_store_that_is_gone_is_asked_again() -> None:
-    """Nobody waits for it, and it forgets as soon as it is there."""
+def test_epoch_purge_is_retried_while_the_store_is_gone() -> None:
+    """Nothing waits for it."""
     async def main(loop: SimLoop) -> None:
         gateway = Gateway(loop, Place(), 1)
         await gateway.takes(settings("a"))
@@ -116,8 +116,8 @@ def test_a_store_that_is_gone_is_asked_again() -> None:
     run(main)
 
 
-def test_what_is_done_is_not_done_again() -> None:
-    """While one route's store is gone, another route keeps in its own what it was told since."""
+def test_epoch_purge_that_succeeded_is_not_repeated() -> None:
+    """While the store of one route is gone, another route stores answers."""
     async def main(loop: SimLoop) -> None:
         well, gone = Gateway(loop, Place(), 1), Gateway(loop, Place(), 2)
         text = TEXT.replace("stores: {s:", "stores: {t: {kind: memory}, s:").replace("exact, store: s}", "exact, store: t}")

@@ -9,8 +9,8 @@ from stayfast.core.events import LoopLag
 from stayfast.testing import RecordingSink, SimLoop, run
 
 
-def test_a_blocked_loop_shows() -> None:
-    """0.3 s in which nothing else ran are told as such; a loop that runs on time tells 0."""
+def test_loop_lag_of_a_blocked_loop_is_reported() -> None:
+    """0.3 s without a turn; a loop that runs on time has a lag of 0."""
     async def main(loop: SimLoop) -> list[LoopLag]:
         sink = RecordingSink()
         task = loop.create_task(watch_loop(loop, sink))

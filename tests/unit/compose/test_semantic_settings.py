@@ -19,29 +19,13 @@ from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.cache.llm_judge import LlmJudge
 from stayfast.policy.cache.calibration import Calibrator
 from stayfast.policy.cache.similarity import FixedThreshold
-from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
+from stayfast.settings import SettingsError, SettingsText, load_settings
 from stayfast.settings.environment import cache_directory
 from stayfast.stores.embedder import EmbedderConfig
 from stayfast.testing import SimLoop, run
 from stayfast.wire.request_body import decode
 from tests.flow.rig import chat, read
-
-TEXT = """
-upstreams:
-  sim: {kind: simulated}
-routes:
-  faq: {upstreams: [sim], cache: {mode: semantic, max_temperature: 1, WITH}}
-"""
-
-
-def settings(words: str, more: str = "") -> Settings:
-    """The settings with these words about the cache."""
-    return load_settings(SettingsText("test", TEXT.replace("WITH", words) + more), {}, kinds=KINDS)
-
-
-def system(its: Settings, old: System | None = None) -> System:
-    """The system of these settings, on the real clock."""
-    return build(its, Observers(its, SystemClock()), {}, SystemClock(), Random(1), old=old)
+from tests.unit.compose.semantic_settings_rig import TEXT, settings, system
 
 
 def semantic_of(built: System) -> SemanticCache | None:
@@ -51,7 +35,7 @@ def semantic_of(built: System) -> SemanticCache | None:
     return cache.semantic
 
 
-def test_the_error_may_be_said_as_a_share_or_in_percent() -> None:
+def test_semantic_max_error_is_a_share_or_percent() -> None:
     """1% and 0.01 are the same; with a threshold nothing is calibrated."""
     for said in ("1%", "0.01", "1.0%"):
         its = semantic_of(system(settings(f"max_error: {said}")))
@@ -71,14 +55,13 @@ def test_the_error_may_be_said_as_a_share_or_in_percent() -> None:
     ("semantic_ttl_s: 0", "semantic_ttl_s"), ("judge: nobody", 'no other route is named "nobody"'),
     ("judge: faq", 'no other route is named "faq"'), ("verify: nobody", 'no other route is named "nobody"'),
 ])
-def test_what_is_out_of_bounds_is_named(said: str, named: str) -> None:
-    """The settings do not load, and say which setting it is."""
+def test_semantic_settings_errors_name_the_setting(said: str, named: str) -> None:
     with pytest.raises(SettingsError, match=named):
         settings(said)
 
 
-def test_a_reload_keeps_what_was_learned() -> None:
-    """Where who judges it is the same, and the embedder's settings are; another embedder's vectors are another space."""
+def test_semantic_reload_keeps_phrasings_and_labels() -> None:
+    """While judge and embedder stay; the vectors of another embedder are another space."""
     old = system(settings("max_error: 1%"))
     learned = semantic_of(old)
     same = system(settings("max_error: 1%", "log: {level: error}\n"), old)
@@ -95,8 +78,8 @@ def test_a_reload_keeps_what_was_learned() -> None:
     ("eligible: {allow_personal: true}", True), ("audit_share: 0.1", False), ("max_error: 2%", False),
     ("min_labels: 100", False),
     ("threshold: 0.9", False)])
-def test_by_other_rules_what_was_asked_is_known(said: str, is_proven: bool) -> None:
-    """Questions and their answers go on; labels do where the error is bounded as before. The rules are the new ones."""
+def test_semantic_reload_with_other_rules_keeps_phrasings(said: str, is_proven: bool) -> None:
+    """Labels stay while the error has the same bound. The rules are the new ones."""
     old = system(settings("ttl_s: 86400"))
     learned = semantic_of(old)
     assert learned is not None
@@ -113,8 +96,8 @@ def test_by_other_rules_what_was_asked_is_known(said: str, is_proven: bool) -> N
     assert isinstance(rule, FixedThreshold) or rule.config == cache.config.semantic.calibration_config()
 
 
-def test_an_exact_cache_may_learn_later_and_forget() -> None:
-    """What is kept is kept; what was asked in other words is known while it is semantic."""
+def test_semantic_reload_to_exact_and_back_starts_anew() -> None:
+    """Stored answers stay, phrasings do not."""
     old = system(settings("max_error: 1%"))
     exact = load_settings(SettingsText("test", TEXT.replace("semantic", "exact").replace("WITH", "ttl_s: 86400")), {},
                           kinds=KINDS)
@@ -126,8 +109,8 @@ def test_an_exact_cache_may_learn_later_and_forget() -> None:
     assert semantic_of(new) not in (None, semantic_of(old))
 
 
-def test_judge_after_reload_calls_the_new_gateway() -> None:
-    """What was learned is kept, with its judge; the requests of the judge are served by the routes of the new settings."""
+def test_semantic_judge_after_reload_calls_the_new_gateway() -> None:
+    """Its requests are served by the routes of the new settings."""
     judged = "  small: {upstreams: [sim]}\n"
 
     async def main(loop: SimLoop) -> None:
@@ -145,8 +128,8 @@ def test_judge_after_reload_calls_the_new_gateway() -> None:
     run(main)
 
 
-def test_without_the_packages_it_says_so_and_stays_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands stand in the message; the cache is an exact one; who wants no semantic cache hears nothing."""
+def test_semantic_without_packages_is_off_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has the commands; without a semantic cache there is no message."""
     monkeypatch.setattr(composed, "_PACKAGES", ("numpy", "no_such_package"))
     its = settings("max_error: 1%")
     assert "without no_such_package: pip install '.[semantic]' in Stayfast's checkout" in explain_missing_packages(its)
@@ -157,21 +140,21 @@ def test_without_the_packages_it_says_so_and_stays_off(monkeypatch: pytest.Monke
     assert explain_missing_packages(plain) == ""
 
 
-def test_graphs_are_kept_where_the_platform_says() -> None:
-    """$XDG_CACHE_HOME, where that is a whole path."""
+def test_semantic_graph_cache_directory_is_of_the_platform() -> None:
+    """$XDG_CACHE_HOME, if it is an absolute path."""
     assert cache_directory({"XDG_CACHE_HOME": "/x"}) == Path("/x/stayfast")
     assert cache_directory({"XDG_CACHE_HOME": "x"}) == cache_directory({}) == Path.home() / ".cache" / "stayfast"
 
 
-def test_gauges_say_what_is_known() -> None:
-    """Shadow from the start, and no figure of the error before there is one."""
+def test_semantic_gauges_start_in_shadow() -> None:
+    """There is no figure of the error yet."""
     rows = semantic_gauges(system(settings("max_error: 1%")).gateway.router.routes)
     assert rows == {"stayfast_semantic_entries": [(("faq",), 0)], "stayfast_semantic_labels": [(("faq",), 0)],
                     "stayfast_semantic_shadow": [(("faq",), 1)], "stayfast_semantic_error_ratio": []}
 
 
-def test_with_the_embedder_itself(tmp_path: Path) -> None:
-    """Loaded beside the first requests, which are misses meanwhile; then the question is known in other words."""
+def test_semantic_embedder_loads_in_the_background(tmp_path: Path) -> None:
+    """The first requests are misses; then a paraphrase is a hit."""
     async def ask(built: System, text: str) -> str | None:
         body = {"model": "faq", "messages": [{"role": "user", "content": text}]}
         request = decode(Api.CHAT, msgspec.json.encode(body))

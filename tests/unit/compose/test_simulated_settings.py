@@ -35,20 +35,18 @@ def built(of: str) -> Upstream:
         loop.close()
 
 
-def test_a_script_is_played_where_nothing_else_is_said() -> None:
-    """As ever."""
+def test_simulated_upstream_is_a_script_by_default() -> None:
     assert isinstance(built("probe: false"), ScriptedUpstream)
     assert isinstance(built("script: steady"), ScriptedUpstream)
 
 
-def test_one_knob_makes_it_a_model() -> None:
-    """A preset, or anything of the model."""
+def test_simulated_upstream_with_a_model_setting_is_a_model() -> None:
     assert isinstance(built("preset: gpt-4o-like"), Simulated)
     assert isinstance(built("seed: 5"), Simulated)
 
 
-def test_every_section_reaches_the_model() -> None:
-    """Nested sections, lists and words arrive as they are written."""
+def test_simulated_upstream_settings_reach_the_model() -> None:
+    """Nested sections, lists and words."""
     upstream = built("preset: haiku-4.5-like, seed: 3, ttft: {median_s: 0.3}, "
                      "regimes: {outage: {mean_s: 5, error_rate: 0.5}}, "
                      "quota: {requests_per_min: 10}, engine: {batching: static, max_waiting: 4}, "
@@ -66,7 +64,6 @@ def test_every_section_reaches_the_model() -> None:
     ("faults: [{kind: explode}]", r"faults\[0\].kind|faults.0.kind"), ("quota: {requests_per_min: 0}", "requests_per_min"),
     ("cold_start: {load_min_s: 9}", "load_min_s"),
 ])
-def test_mistakes_are_named(of: str, words: str) -> None:
-    """The message names the knob."""
+def test_simulated_upstream_settings_errors_name_the_setting(of: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         built(of)

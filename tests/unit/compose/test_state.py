@@ -41,15 +41,14 @@ def system() -> System:
     return built
 
 
-def test_settings_reach_the_upstreams() -> None:
-    """What one does not say comes from the defaults."""
+def test_state_limits_come_from_defaults_and_upstreams() -> None:
     built = system()
     assert built.settings.upstreams["a"].limit == LimitConfig("gradient", min=4, max=50, max_waiting=7)
     assert built.registry["a"].whole_limiter.max_waiting == 7
     assert [member.breaker.state.value for member in built.registry] == ["open", "closed"]
 
 
-def test_metrics_and_text() -> None:
+def test_state_metrics_and_report_have_limits_and_breakers() -> None:
     """An upstream without a limit has none to show; names of states are numbers in metrics."""
     built = system()
     assert limit_rows(built.registry) == {"stayfast_limit": [(("a", ""), 50.0)],
@@ -82,8 +81,8 @@ routes: {m: {upstreams: [a, b], eject: {enabled: true}, hedge: {budget: 0.2}}}
 SECRET = "the-words-of-a-prompt"
 
 
-def test_the_state_of_admission_lanes_tenants_and_hedges() -> None:
-    """Places by lane, strain, whose turn it is and what is left of quotas, live delays of hedges; no word of a prompt."""
+def test_state_report_has_admission_lanes_tenants_and_hedges() -> None:
+    """No word of a prompt."""
     async def main(loop: SimLoop) -> dict[str, Any]:
         settings = load_settings(SettingsText("test", ADMITTING), {}, kinds=KINDS)
         gateway = (built := build(settings, Observers(settings, loop), {}, loop, Random(1))).gateway
@@ -115,8 +114,8 @@ def test_the_state_of_admission_lanes_tenants_and_hedges() -> None:
     assert route["picking"] == {"affinity": "off", "known_blocks": 0, "ejected": {}}
 
 
-def test_workers_add_up_to_one() -> None:
-    """They share a limit, and of breakers the worst is shown: three half-open ones are not an open one."""
+def test_state_gauges_of_workers_are_merged() -> None:
+    """They share a limit, and the worst state of a breaker is shown: three half-open ones are not open."""
     whole = Totals({})
     for _ in range(3):
         whole.add(MetricsSnapshot({}, {}, {}, {"stayfast_limit": [(("a", ""), 10.0)],

@@ -32,27 +32,24 @@ def system(near: str = "http://near/v1", old: System | None = None) -> System:
         loop.close()
 
 
-def test_routes_and_models() -> None:
-    """The wildcard is served, but is no model's name."""
+def test_system_models_exclude_the_wildcard() -> None:
     assert system().models() == ["chat", "vectors"]
 
 
-def test_every_upstream_that_can_chat_is_probed_by_its_first_named_route() -> None:
-    """The wildcard names no model to ask for, so what only it leads to is proven by traffic alone."""
-    probed = [(member.upstream.name, model) for member, model in system().prober._targets]
+def test_system_probes_upstreams_by_their_first_named_route() -> None:
+    """The wildcard names no model to probe: upstreams of it alone are proven by traffic."""
+    probed = [(member.upstream.name, model) for member, model in system().prober.targets]
     assert probed == [("near", "gpt-x"), ("far", "gpt-x")]
 
 
-def test_ready_once_one_has_answered() -> None:
-    """One real token from any upstream is enough."""
+def test_system_is_ready_after_one_answer() -> None:
     built = system()
     assert built.unready() is not None
     built.registry["far"].record_success()
     assert built.unready() is None
 
 
-def test_not_asking_means_not_waiting() -> None:
-    """Where no upstream is to be probed, the gateway is ready from the start."""
+def test_system_without_probes_is_ready() -> None:
     settings = load_settings(SettingsText("test", "upstreams: {p: {kind: simulated, probe: false}}\nroutes: {m: [p]}"), {},
                     kinds=KINDS)
     loop = SimLoop()
@@ -62,8 +59,8 @@ def test_not_asking_means_not_waiting() -> None:
 
 
 @pytest.mark.parametrize(("near", "is_ready"), [("http://near/v1", True), ("http://elsewhere/v1", False)])
-def test_a_reload_keeps_what_did_not_change(near: str, is_ready: bool) -> None:
-    """An upstream whose settings are the same goes on as it is, connections and proof; a changed one starts anew."""
+def test_system_reload_keeps_unchanged_upstreams(near: str, is_ready: bool) -> None:
+    """With connections and proof; a changed one starts anew."""
     old = system()
     old.registry["near"].record_success()
     new = system(near, old)
@@ -72,21 +69,19 @@ def test_a_reload_keeps_what_did_not_change(near: str, is_ready: bool) -> None:
     assert new.registry["far"] is old.registry["far"]
 
 
-def test_secrets_are_in_no_repr() -> None:
-    """Keys do not come out of the objects that hold them."""
+def test_system_secrets_are_in_no_repr() -> None:
     built = system()
     assert "secret-of-far" not in f"{built!r} {[repr(member) + repr(member.upstream) for member in built.registry]}"
 
 
-def test_apis_by_kind() -> None:
-    """What each kind serves, natively or by translation."""
+def test_system_apis_by_kind_of_upstream() -> None:
+    """Natively or by translation."""
     built = system()
     assert {api for api in Api if built.registry["near"].upstream.can_serve(api)} == set(Api)
     assert Api.EMBEDDINGS not in {api for api in Api if built.registry["far"].upstream.can_serve(api)}
 
 
-def test_built_in_settings_build() -> None:
-    """No file at all is a system, too."""
+def test_system_builds_from_default_settings() -> None:
     settings = Settings()
     loop = SimLoop()
     built = build(settings, Observers(settings, loop), {}, loop, Random(1))

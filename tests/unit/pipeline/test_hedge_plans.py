@@ -54,8 +54,8 @@ def _flips(plans: list[HedgePlan]) -> int:
     return sum((before.after_s < inf) != (after.after_s < inf) for before, after in pairwise(plans))
 
 
-def test_a_tail_gets_the_most_and_a_narrow_one_nothing() -> None:
-    """7 % are late: 10 % of the calls, and a delay that hardly moves. None is late: nothing, and the reason."""
+def test_hedge_plan_tail_gets_the_most_and_a_narrow_distribution_nothing() -> None:
+    """7 % are late: 10 % of the calls, and a steady delay. None is late: no hedges, and the reason."""
     tailed, narrow = _Traffic(), _Traffic()
     plans = tailed.run(300, _tailed)
     [due] = tailed.hedging.due_now()
@@ -69,16 +69,16 @@ def test_a_tail_gets_the_most_and_a_narrow_one_nothing() -> None:
     assert "would not fall by 20%" in due["why_never"]
 
 
-def test_a_plan_at_the_edge_does_not_flap() -> None:
-    """What helps in one minute and not in the next changes a few times in ten minutes, and its share by steps."""
+def test_hedge_plan_at_the_edge_does_not_flap() -> None:
+    """A hedge would help in some minutes: the plan changes a few times in ten minutes, its share by steps."""
     traffic = _Traffic()
     assert _flips(traffic.run(600, _at_the_edge)) <= 8
     [due] = traffic.hedging.due_now()
     assert due["after_ms"] is None or due["share"] <= 0.05
 
 
-def test_what_is_hedged_stops_when_nothing_has_helped_for_a_while() -> None:
-    """A tail that is gone: the plan ends once, STAYS_S after the minute that still knew of it, and begins no more."""
+def test_hedge_plan_ends_when_hedges_no_longer_help() -> None:
+    """The tail is gone: the plan ends once, STAYS_S after the minute that still had it, and does not restart."""
     traffic = _Traffic()
     traffic.run(120, _tailed)
     plans = traffic.run(120, _narrow)
@@ -87,34 +87,32 @@ def test_what_is_hedged_stops_when_nothing_has_helped_for_a_while() -> None:
     assert 30 < n_on < 75 + STAYS_S
 
 
-def test_too_few_answers_are_a_reason() -> None:
-    """Nothing is chosen before there is something to choose by."""
+def test_hedge_plan_needs_samples() -> None:
     traffic = _Traffic()
     plan = traffic.hedging.plan_hedge("a", "a", BODY, 0.0, is_whole=False)
     assert (plan.after_s, plan.why_never) == (inf, "only 0 of 32 attempts are known")
 
 
-def test_a_number_is_what_it_says() -> None:
-    """With a budget nothing is chosen."""
+def test_hedge_plan_fixed_budget_is_the_share() -> None:
     traffic = _Traffic(HedgeConfig(budget=0.08))
     traffic.run(30, _tailed)
     assert traffic.hedging.due_now()[0]["share"] == 0.08
 
 
-def test_what_one_kind_does_not_spend_is_no_license_for_another() -> None:
-    """Half of the requests have a tail and half have none: the mean of both is half of what the first may come to."""
+def test_hedge_plan_unused_share_of_one_kind_is_not_given_to_another() -> None:
+    """Half of the requests have a tail and half have none: the mean is half of the highest share."""
     traffic = _Traffic()
     for _ in range(120):
         traffic.run(1, _tailed)
         traffic.now -= 1.0
         traffic.run(1, _narrow, LONGER)
-    mean = traffic.hedging._mean.value
+    mean = traffic.hedging.mean_share
     assert mean is not None
     assert mean == pytest.approx(SHARES[-1] / 2, rel=0.1)
 
 
-def test_the_mean_share_forgets_as_the_budget_does() -> None:
-    """By the calls of each kind; after a few minutes only what is new counts."""
+def test_mean_share_forgets_old_values() -> None:
+    """Weighted by the calls of each kind; after a few minutes only the new value counts."""
     mean = MeanShare()
     assert mean.value is None
     mean.add(0.1, 300, 0.0)

@@ -23,7 +23,7 @@ def tenant() -> Tenant:
     return Tenant("a", TenantConfig(), Points(), 0.0)
 
 
-def test_answers_are_as_long_as_usual_or_as_they_may_be() -> None:
+def test_tenant_estimated_output_is_usual_or_max_tokens() -> None:
     """A high max_tokens makes no answer long, a low one makes it short."""
     one = tenant()
     for _ in range(200):
@@ -32,8 +32,8 @@ def test_answers_are_as_long_as_usual_or_as_they_may_be() -> None:
     assert one.estimate_work(10, 20)[1] == 20
 
 
-def test_what_is_cached_is_no_work() -> None:
-    """Prompts of which upstreams read a quarter are taken for a quarter, and large ones weigh as they are large."""
+def test_tenant_estimated_input_excludes_cached_tokens() -> None:
+    """Upstreams compute a quarter of the prompts: large prompts weigh by their size."""
     one = tenant()
     assert one.estimate_work(1000, 1)[0] == 1000
     for _ in range(200):
@@ -42,8 +42,8 @@ def test_what_is_cached_is_no_work() -> None:
     assert one.estimate_work(1000, 1)[0] == pytest.approx(250, rel=0.05)
 
 
-def test_other_terms_give_nothing_back() -> None:
-    """A reload that changes one limit, or the tier, leaves what was used of the others."""
+def test_tenant_reload_gives_no_quota_back() -> None:
+    """A reload changes one limit, or the tier: what was used of the others stays used."""
     one = Tenant("a", TenantConfig(quota=QuotaConfig(tokens_per_day=1000, requests_per_minute=1000)), Points(), 0.0)
     assert one.quota.reserve((1, 900, 0), 0.0) is None
     one.configure(TenantConfig(weight=2.0, quota=QuotaConfig(tokens_per_day=1000, requests_per_minute=999)), Points(), 0.0)
@@ -58,10 +58,10 @@ def chat(max_tokens: int | None, n_bytes: int = 400) -> Request:
 
 @given(st.lists(PRICES, min_size=1, max_size=3), st.floats(1e-6, 100), st.none() | st.integers(1, 4096),
        st.lists(st.lists(st.tuples(st.integers(0, 2), *[st.floats(0, 1)] * 4), max_size=50), min_size=1, max_size=4))
-def test_a_burst_costs_no_more_than_the_limit(prices: list[Price], limit: float, max_tokens: int | None,
-                                              bursts: list[list[tuple[int, float, float, float, float]]]) -> None:
-    """Of any size and at any price, whoever of the route answers: at most L pass at once, and in all, while none comes back;
-    but for one that alone may cost more than L.
+def test_tenant_burst_costs_no_more_than_the_limit(prices: list[Price], limit: float, max_tokens: int | None,
+                                                   bursts: list[list[tuple[int, float, float, float, float]]]) -> None:
+    """Of any size and price, at any upstream of the route: at most L pass at once, and in all; but for one that alone may
+    cost more than L.
     """
     one = Tenant("a", TenantConfig(quota=QuotaConfig(cost_per_day=limit)), Points(), 0.0)
     request, spent, dearest_usd = chat(max_tokens), 0.0, 0.0
@@ -85,8 +85,8 @@ def test_a_burst_costs_no_more_than_the_limit(prices: list[Price], limit: float,
     assert spent <= max(limit, dearest_usd) * (1 + 1e-9)
 
 
-def test_an_answer_of_no_stated_length_may_be_as_long_as_any_of_late() -> None:
-    """1024 tokens at first; a longer one is known from its end on, and forgotten by and by."""
+def test_tenant_output_without_max_tokens_is_the_recent_maximum() -> None:
+    """1024 tokens at first; a longer answer counts from its end on, and decays."""
     one, prices = tenant(), {"m": Price(0.0, 1e6)}
     assert one.most_cost_usd(chat(None), 100, prices) == 1024
     one.learn_usage(5000, 0.0)
@@ -97,8 +97,8 @@ def test_an_answer_of_no_stated_length_may_be_as_long_as_any_of_late() -> None:
     assert one.most_cost_usd(chat(None), 100, prices) == pytest.approx(100, rel=0.01)
 
 
-def test_what_no_estimate_sees_is_learned() -> None:
-    """Prompts to which an upstream adds its own: no less is reserved than is usual; nor where nothing has a price."""
+def test_tenant_reserved_cost_is_at_least_the_usual_one() -> None:
+    """Upstreams add their own prompts; also without a price."""
     one = tenant()
     for _ in range(200):
         one.learn_usage(10, 2.0)
@@ -106,7 +106,6 @@ def test_what_no_estimate_sees_is_learned() -> None:
     assert one.most_cost_usd(chat(10), 100, {}) == pytest.approx(2.0, rel=0.01)
 
 
-def test_embeddings_write_nothing() -> None:
-    """Their cost is their input's."""
+def test_tenant_embeddings_cost_their_input() -> None:
     request = decode(Api.EMBEDDINGS, b'{"model": "m", "input": "hello"}')
     assert tenant().most_cost_usd(request, 500_000, {"*": Price(2.0, 1000.0)}) == 1.0

@@ -133,5 +133,5 @@ class _Replica(ScriptedUpstream):
             steps.append(Wait(STALL_S if n == stalls_at and n else GAP_S * rng.lognormvariate(0.0, SIGMA)))
             if piece:
                 steps.append(SendText(piece))
-        self._scripts = [steps]
+        self.scripts = [steps]
         return await super().open(call)

@@ -87,6 +87,11 @@ class Hedging:
         self.has_slow = False  # at the last check
 
     @property
+    def mean_share(self) -> float | None:
+        """The mean share of hedges over all kinds of prompts; None: unknown."""
+        return self._mean.value
+
+    @property
     def max_extra(self) -> int:
         """The maximum number of hedges of one request."""
         return 1 if self.config.mode == "race" else self.config.max_extra
@@ -166,7 +171,7 @@ class Hedging:
             kind.share += min(SMOOTHING, (known.n - kind.n_chosen) / ENOUGH_SAMPLES) * (chosen - kind.share)
             kind.n_chosen = known.n
             kind.choose_at = now + RECHOOSE_EVERY_S
-        share = aim_share(kind.share, self.budget.hedge_demand(now), self._mean.value if is_free else None)
+        share = aim_share(kind.share, self.budget.hedge_demand(now), self.mean_share if is_free else None)
         is_hedged = kind.plan.after_s < inf
         made = plan_hedge(first_s, second_s, share, self.max_extra, is_whole=is_whole, is_hedged=is_hedged)
         if made.after_s < inf:

@@ -293,7 +293,7 @@ class SemanticCache:
 
     def learn_answer(self, query: SemanticQuery, request: Request, key: bytes, stored: CachedAnswer) -> None:
         """The question's own answer is stored under `key`: learn from it, in the background."""
-        if len(self._tasks) < MAX_PENDING and query.embedding is self.embedding:
+        if self.n_pending < MAX_PENDING and query.embedding is self.embedding:
             self._tasks.spawn(self._learn(query, request, key, stored))
 
     def learn_unstorable(self, query: SemanticQuery) -> None:
@@ -389,6 +389,11 @@ class SemanticCache:
         self.index.restore(logged, floats)
         if self._fixed is None:
             self.learning.restore(logged)
+
+    @property
+    def n_pending(self) -> int:
+        """Answers that are still to be learned, in the background."""
+        return len(self._tasks)
 
     def stats(self) -> SemanticStats:
         known, labels = self.index, self.learning

@@ -266,6 +266,11 @@ class PromptCachePlanner:
     def _count(self, upstream: str, result: str) -> None:
         self.counts[upstream, result] = self.counts.get((upstream, result), 0) + 1
 
+    @property
+    def n_seen(self) -> int:
+        """Requests in the histories of its prompts."""
+        return sum(history.n_seen for history in self._histories.values())
+
     def __repr__(self) -> str:
         return (f"<PromptCachePlanner {self.route}: {len(self._histories)} kinds of prompts, "
                 f"{len(self.findings.all)} findings>")

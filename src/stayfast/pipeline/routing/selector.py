@@ -209,6 +209,11 @@ class UpstreamSelector:
         else:
             self._outliers.record_failure(name)
 
+    @property
+    def n_responses(self) -> int:
+        """Responses whose upstream is known, for the requests that continue them."""
+        return len(self._responses)
+
     def __repr__(self) -> str:
         return f"<UpstreamSelector {self.config.affinity.mode}: {self._prefixes!r} {self._outliers!r}>"
 

@@ -97,6 +97,11 @@ class SharedCall:
         self._resume: asyncio.Future[None] | None = None  # the Task waits for a reader
 
     @property
+    def n_subscribers(self) -> int:
+        """Requests that wait for the answer or read it."""
+        return len(self._subscribers)
+
+    @property
     def started(self) -> StartedAnswer:
         """Source and stream of the call, from its first content on."""
         assert self._started is not None
@@ -277,7 +282,7 @@ class SharedCall:
             del self._calls[self.key]
 
     def __repr__(self) -> str:
-        return (f"<SharedCall to {self.record.upstream}: {len(self._subscribers)} subscribers, {self.buffer.n_bytes} bytes"
+        return (f"<SharedCall to {self.record.upstream}: {self.n_subscribers} subscribers, {self.buffer.n_bytes} bytes"
                 f"{', over' * self.is_over}>")
 
 

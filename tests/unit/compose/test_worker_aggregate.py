@@ -1,0 +1,130 @@
+"""compose.together: one answer for all workers, and counters that never go back."""
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import uvloop
+from prometheus_client.parser import text_string_to_metric_families
+
+from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate
+from stayfast.core.events import RequestDone
+from stayfast.observe.fact_batch import Batch
+from stayfast.observe.recent_requests import RecentConfig, RecentRequests
+from stayfast.server.backend import RecentRequestsQuery
+from stayfast.workers.channels import WorkerPeers
+from tests.unit.observe.fact_rig import counting, done
+
+pytestmark = pytest.mark.sockets
+
+
+async def worker(folder: Path, n: int, *facts: RequestDone, n_workers: int = 2) -> WorkerAggregate:
+    """Worker `n`, which has seen these and listens to the others."""
+    metrics, recent = counting(in_flight=lambda: [("u", 1)]), RecentRequests(RecentConfig())
+    batch = Batch(metrics, recent)
+    made = WorkerAggregate(metrics, recent, batch.flush, WorkerPeers(folder, n, n_workers, 0.2), Caches(dict),
+                           TurnRegistry(dict))
+    await made.start()
+    for fact in facts:
+        batch.emit(fact)
+    return made
+
+
+async def scraped(of: WorkerAggregate) -> dict[str, float]:
+    """What a scrape of this worker tells, by name; labels added up."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families((await of.metrics()).decode()):
+        for sample in family.samples:
+            found[sample.name + sample.labels.get("state", "")] = found.get(sample.name, 0) + sample.value
+    return found
+
+
+def played(main: Callable[[Path], Awaitable[None]], folder: Path) -> None:
+    """Run it on uvloop, as workers do."""
+    async def run() -> None:
+        await main(folder)
+
+    uvloop.run(run())
+
+
+def test_worker_aggregate_any_worker_has_the_totals(tmp_path: Path) -> None:
+    """Three requests at one worker, two at the other, and requests in flight as well."""
+    async def main(folder: Path) -> None:
+        one, two = await worker(folder, 0, *[done()] * 3), await worker(folder, 1, *[done()] * 2)
+        for asked in (one, two):
+            found = await scraped(asked)
+            assert (found["stayfast_requests_total"], found["stayfast_ttft_seconds_count"]) == (5, 5)
+            assert (found["stayfast_in_flight"], found["stayfast_build_info"]) == (2, 1)
+            assert (found["stayfast_workersanswered"], found["stayfast_workerssilent"]) == (2, 0)
+        one.peers.close()
+        two.peers.close()
+
+    played(main, tmp_path)
+
+
+def test_worker_aggregate_counters_survive_a_crash(tmp_path: Path) -> None:
+    """While a worker is gone its last counts stand for it; its successor continues from there."""
+    async def main(folder: Path) -> None:
+        one, two = await worker(folder, 0, *[done()] * 3), await worker(folder, 1, *[done()] * 2)
+        assert (await scraped(one))["stayfast_requests_total"] == 5
+        two.metrics_sink.consume([done()])  # never shown to anybody: it may be lost
+        two.peers.close()  # as if killed
+        found = await scraped(one)
+        assert (found["stayfast_requests_total"], found["stayfast_in_flight"]) == (5, 1)
+        assert (found["stayfast_workersanswered"], found["stayfast_workerssilent"]) == (1, 1)
+        again = await worker(folder, 1, done())
+        assert (await scraped(one))["stayfast_requests_total"] == (await scraped(again))["stayfast_requests_total"] == 6
+        one.peers.close()
+        again.peers.close()
+
+    played(main, tmp_path)
+
+
+def test_worker_aggregate_unreadable_counts_are_ignored(tmp_path: Path) -> None:
+    """Of another version, or half written."""
+    async def main(folder: Path) -> None:
+        (folder / "0.counts").write_bytes(b"\x93nonsense")
+        one = await worker(folder, 0, done())
+        assert (await scraped(one))["stayfast_requests_total"] == 1
+        one.peers.close()
+
+    played(main, tmp_path)
+
+
+def test_worker_aggregate_requests_are_found_at_all_workers(tmp_path: Path) -> None:
+    """Newest first, or one by its id; nothing of another tenant."""
+    async def main(folder: Path) -> None:
+        one = await worker(folder, 0, done(request_id="a", wall_at=1.0, tenant="x"), done(request_id="c", wall_at=3.0))
+        two = await worker(folder, 1, done(request_id="b", wall_at=2.0, tenant="y", status=502))
+
+        async def listed(asked: RecentRequestsQuery) -> list[str]:
+            return [row["request_id"] for row in json.loads(await one.recent_requests(asked))["data"]]
+
+        assert await listed(RecentRequestsQuery()) == ["c", "b", "a"]
+        assert await listed(RecentRequestsQuery(n=2)) == ["c", "b"]
+        assert await listed(RecentRequestsQuery(is_notable=True)) == ["b"]
+        assert await listed(RecentRequestsQuery(tenant="x")) == ["a"]
+        found = await one.recent_request("b", None)
+        assert found is not None
+        assert json.loads(found)["status"] == 502
+        assert await one.recent_request("b", "x") is None
+        assert await one.recent_request("b", "y") is not None
+        assert await one.recent_request("nope", None) is None
+        one.peers.close()
+        two.peers.close()
+
+    played(main, tmp_path)
+
+
+def test_worker_aggregate_without_workers_is_local() -> None:
+    async def main(_: Path) -> None:
+        alone = WorkerAggregate(counting(done()), RecentRequests(RecentConfig()), Batch().flush, WorkerPeers(), Caches(dict),
+                                TurnRegistry(dict))
+        await alone.start()
+        found = await scraped(alone)
+        assert (found["stayfast_requests_total"], found["stayfast_workersanswered"]) == (1, 1)
+
+    played(main, Path())
+
+
