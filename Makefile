@@ -40,7 +40,7 @@ check: $(STAMP) ## Lint, types, floors, sizes, generated pages
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest tests/test_shape.py tests/test_imports.py tests/unit/test_settings_schema.py
+	$(BIN)/python -m pytest tests/test_shape.py tests/test_names.py tests/test_imports.py tests/unit/test_settings_schema.py
 
 docs: $(STAMP) ## Write the generated pages and the rules in deploy anew
 	$(BIN)/stayfast schema > docs/reference/settings.schema.json

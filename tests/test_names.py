@@ -18,8 +18,11 @@ DENIED = {
 }
 # A test's name is a phrase, in which fewer of them hurt: the pronouns that hide the subject, and verbs of speech.
 DENIED_IN_TESTS = DENIED - {"came", "else", "its", "look", "looked", "looks", "met", "saw", "those"}
-# Names given by others: an interface outside of this project, or a field of its JSON.
-GIVEN: dict[str, frozenset[str]] = {}
+# Names given by an interface, by the module's name: fields of the simulator's JSON, and of answers in the stores of users.
+GIVEN: dict[str, frozenset[str]] = {
+    "recording": frozenset({"asked_at"}), "provider": frozenset({"n_asked"}), "provider_state": frozenset({"n_asked"}),
+    "base": frozenset({"kept_at"}),
+}
 
 
 def sources(folder: str) -> list[Path]:

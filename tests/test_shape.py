@@ -23,7 +23,7 @@ WIDE: dict[str, int] = {
     "http/server/connection.py: ServerConnection": 19,
     "http/server/parser.py: RequestParser": 20,
     "lab/load/reader.py: MeasuredAnswer": 21,
-    "lab/simulated/provider.py: Answering": 18,
+    "lab/simulated/provider.py: SimulatedCall": 18,
     "lab/simulated/provider_state.py: ProviderState": 17,
     "observe/metrics/collector.py: MetricsSink": 19,
     "pipeline/attempts/attempt.py: Attempt": 18,

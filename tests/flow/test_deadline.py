@@ -122,7 +122,7 @@ def test_idle_limit_is_renewed_by_chunks_and_the_deadline_is_not() -> None:
     run(main)
 
 
-def test_deadline_ends_a_stream_whose_next_chunk_is_ready() -> None:
+def test_deadline_ends_a_stream_with_a_ready_chunk() -> None:
     """The client comes back after the deadline."""
 
     async def main(loop: SimLoop) -> None:

@@ -110,7 +110,7 @@ FAILS: Script = [Wait(0.3), Fail(Fault.STATUS, 500)]
     (([HANGS], [[Wait(0.2), Fail(Fault.STATUS, 429)]], [QUICK]), [("up0", False), ("up1", True), ("up2", False)]),
     (([FAILS], [HANGS], [FAILS], [QUICK]), [("up0", False), ("up1", True), ("up2", False), ("up3", False)]),
 ])
-def test_hedge_beside_a_hanging_attempt_is_retried_elsewhere(stream: bool, scripts: tuple[list[Script], ...],
+def test_hedge_of_a_hanging_attempt_is_retried_elsewhere(stream: bool, scripts: tuple[list[Script], ...],
                                                              asked: list[tuple[str, bool]]) -> None:
     """At once, from the retry budget; the hanging attempt is closed with the answer."""
     async def main(loop: SimLoop) -> None:

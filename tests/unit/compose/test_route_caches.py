@@ -48,7 +48,7 @@ def cache_of(built: System) -> RouteCache | None:
     ("http://one/v1", "http://elsewhere/v1", False), ("mode: exact,", "mode: exact, max_bytes: 2000000,", False),
     ("mode: exact,", "mode: exact, store: named,", False),
 ])
-def test_reload_keeps_a_cache_whose_answers_stay_valid(old: str, new: str, is_same: bool) -> None:
+def test_reload_keeps_a_cache_with_valid_answers(old: str, new: str, is_same: bool) -> None:
     """Another model, upstream, epoch or size starts with an empty cache."""
     before = system(TEXT)
     after = system(TEXT.replace(old, new), before)
