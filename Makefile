@@ -38,6 +38,7 @@ clients: ## Install the Node SDK and pyright, else tests are skipped
 
 check: $(STAMP) ## Lint, types, floors, sizes, generated pages
 	$(BIN)/ruff check
+	$(BIN)/ruff check --isolated --quiet --select SLF001 tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest tests/test_shape.py tests/test_names.py tests/test_imports.py tests/unit/test_settings_schema.py
