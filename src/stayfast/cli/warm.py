@@ -3,11 +3,11 @@
     questions   each line of FILE is a question for route `--model`, or a request as JSON: {"model": ..., "messages":
                 [...]}, sent to a running gateway
     documents   with `--embed`, a line that is not JSON is a text to embed: {"model": ..., "input": ...}
-    rankings    with `--call MODULE:NAME`, each line is the argument of a `turns.Cached`: text, a JSON list of arguments, or
+    rankings    with `--call MODULE:NAME`, each line is the argument of a `turns.CachedFunction`: text, a JSON list of arguments, or
                 a JSON object of keyword arguments. Results go to the store shared with the application
 
 Requests have batch priority and are paced; a round ends after `--budget` tokens. Stored answers cost nothing; `--fresh-for`
-refreshes older ones (default for a `turns.Cached`: its ttl_s).
+refreshes older ones (default for a `turns.CachedFunction`: its ttl_s).
 """
 
 import argparse
