@@ -173,7 +173,7 @@ def _add_warm(commands: "argparse._SubParsersAction[Command]") -> None:
     warm.add_argument("file", metavar="FILE", help="one question, or request as JSON, per line")
     warm.add_argument("--model", metavar="ROUTE", help="route for lines that are not JSON")
     warm.add_argument("--embed", action="store_true", help="treat lines that are not JSON as texts to embed with --model")
-    warm.add_argument("--call", metavar="MODULE:NAME", help="call a turns.Cached with each line, without a gateway")
+    warm.add_argument("--call", metavar="MODULE:NAME", help="call a turns.CachedFunction with each line, without a gateway")
     when = warm.add_mutually_exclusive_group()
     when.add_argument("--every", metavar="TIME", help="repeat at this interval, for example 1h")
     when.add_argument("--cron", metavar="LINE", help='repeat by this schedule in local time, for example "0 6 * * 1-5"')
