@@ -64,7 +64,7 @@ class Encoder:
         self._model = model
         self._known: dict[str, NDArray[np.float32]] = {}
 
-    def fits(self, left_s: float) -> bool:
+    def can_embed_within(self, left_s: float) -> bool:
         return True
 
     def is_whole(self, text: str) -> bool:
