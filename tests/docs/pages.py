@@ -7,6 +7,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+DIGEST = "sha256:" + "0" * 64
+REFERENCE = re.compile(r"\$\{(\w+)")
 _SPAN = re.compile(r"`([^`\n]+)`")
 
 
@@ -49,3 +51,8 @@ def spans(page: Path) -> list[str]:
 def anchors(page: Path) -> set[str]:
     """The anchors that GitHub makes of a page's headings."""
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in _HEADING.findall(prose(page))}
+
+
+def variables_for(text: str) -> dict[str, str]:
+    """An environment with all that a settings file refers to: a digest where one is meant, else some text."""
+    return {name: DIGEST if name.endswith("DIGEST") else "something" for name in REFERENCE.findall(text)}

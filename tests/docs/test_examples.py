@@ -11,17 +11,10 @@ from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import BUILT_IN, SettingsText, load_settings
 from tests.docs.pages import ROOT, anchors, blocks, pages, prose, spans
 
-DIGEST = "sha256:" + "0" * 64
 PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages()]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 COMMAND = re.compile(r"(?:^|[;&(] *)(?:\S*/)?stayfast ([a-z-][^&|;#`]*)")
-REFERENCE = re.compile(r"\$\{(\w+)")
 TARGET = re.compile(r"(?:^|[;&] *)make ([a-z]+)")
-
-
-def variables_for(text: str) -> dict[str, str]:
-    """An environment with all that a settings file refers to: a digest where one is meant, else some text."""
-    return {name: DIGEST if name.endswith("DIGEST") else "something" for name in REFERENCE.findall(text)}
 
 
 def typed(page: Path) -> list[str]:

@@ -16,8 +16,7 @@ from stayfast.server.lifecycle import _CLOSE_S
 from stayfast.server.paths import HEALTH
 from stayfast.settings import SettingsText, load_settings
 from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, WorkersConfig
-from tests.docs.pages import ROOT
-from tests.docs.test_examples import variables_for
+from tests.docs.pages import ROOT, variables_for
 
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 UNIT = ROOT / "deploy" / "stayfast.service"

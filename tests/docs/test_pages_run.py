@@ -1,4 +1,4 @@
-"""What a page shows runs as it is pasted, page by page: its Python as one program, its commands in order, its JSON parses."""
+"""Each page runs as it is pasted: its Python as one program, its commands in order; its JSON parses."""
 
 import json
 import os
@@ -19,8 +19,7 @@ import yaml
 from stayfast.cli.sim import load_providers
 from stayfast.lab.simulated import ProviderConfig
 from tests.absent import absent
-from tests.docs.pages import ROOT, blocks, fences, pages
-from tests.docs.test_examples import variables_for
+from tests.docs.pages import ROOT, blocks, fences, pages, variables_for
 from tests.ports import free_port
 from tests.server.gateway_process import Gateway, running
 
@@ -86,11 +85,13 @@ class Servers(NamedTuple):
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """One of each, with one request answered."""
     port = free_port()
-    command = [PROGRAMS / "stayfast", "sim", "--provider", "openai=instant", "--provider", "claude=instant", "--port", str(port)]
+    command = [PROGRAMS / "stayfast", "sim", "--provider", "openai=instant", "--provider", "claude=instant", "--port",
+               str(port)]
     with (running(tmp_path_factory.mktemp("gateway"), 1, SETTINGS) as gateway,
           listening([str(word) for word in command], tmp_path_factory.mktemp("sim"))):
         wait_for_engine(gateway)
-        gateway.post("/v1/chat/completions", b'{"model": "faq", "messages": [{"role": "user", "content": "hi"}]}', REQUEST_ID)
+        gateway.post("/v1/chat/completions", b'{"model": "faq", "messages": [{"role": "user", "content": "hi"}]}',
+                     REQUEST_ID)
         yield Servers(gateway.url, f"http://127.0.0.1:{port}")
 
 
@@ -197,7 +198,8 @@ def run_commands(page: Path, servers: Servers, folder: Path) -> None:
         ended = subprocess.run(["bash", "-c", given], cwd=folder, env=variables, capture_output=True, text=True, timeout=60,
                                check=False)
         text = ended.stdout + ended.stderr
-        assert ended.returncode == 0 or any(re.match(start, command) and ended.returncode == status and re.search(printed, text)
+        assert ended.returncode == 0 or any(re.match(start, command) and ended.returncode == status and re.search(printed,
+                                                                                                                  text)
                                             for start, (status, printed) in STATUSES.items()), f"{given}: {text}"
 
 
@@ -233,8 +235,8 @@ def prepare_folder(page: Path, servers: Servers, folder: Path, *, writes_setting
             if not path.exists() and (writes_settings or language == "yml"):
                 path.write_text(servers.in_place(shown))
                 text += shown
-    path = f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, **variables_for(text), "PATH": path, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
+    search_path = f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, **variables_for(text), "PATH": search_path, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
 
 
 def adapted(command: str, servers: Servers) -> str:
@@ -281,16 +283,22 @@ def test_wrong_page_is_found(block: str, servers: Servers, tmp_path: Path) -> No
     """A path, a file, a command, an assertion, a value or a setting that does not exist or hold."""
     page = tmp_path / "page.md"
     page.write_text(f"```{block}```\n")
-    with pytest.raises((AssertionError, ValueError)):
+
+    def run_all() -> None:
         run_commands(page, servers, tmp_path)
         run_python(page, servers, tmp_path)
         test_json_parses(page)
         test_settings_of_simulator_load(page, tmp_path)
 
+    with pytest.raises((AssertionError, ValueError)):
+        run_all()
+
 
 def test_places_of_glossary_exist() -> None:
     """Each path in the column `where`, under src/stayfast."""
-    rows = re.findall(r"^\|[^|]+\|[^|]+\| (`.*`) \|$", (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\|[^|]+\|[^|]+\| (`.*`) \|$", (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"),
+                      re.MULTILINE)
     places = [place for row in rows for place in re.findall("`([^`]+)`", row)]
     assert len(places) > 50
-    assert [place for place in places if not any((ROOT / "src" / "stayfast" / f"{place}{end}").exists() for end in ("", ".py"))] == []
+    package = ROOT / "src" / "stayfast"
+    assert [place for place in places if not (package / place).exists() and not (package / f"{place}.py").exists()] == []

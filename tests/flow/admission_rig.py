@@ -22,12 +22,12 @@ from tests.flow.rig import Rig, chat, read
 ANSWER: Script = [Wait(0.5), SendText("hello"), Wait(0.5), SendText("world")]  # a second, whatever is asked
 
 
-def anybody(**quota: float) -> Mapping[str, TenantConfig]:
+def quota_for_all(**quota: float) -> Mapping[str, TenantConfig]:
     """The same terms for all."""
     return {ANY_TENANT: TenantConfig(quota=QuotaConfig(**quota))}
 
 
-class Admitting:
+class AdmissionRig:
     """The rig, and what a test does with it."""
 
     def __init__(self, loop: SimLoop, places: int | None = None, tenants: Mapping[str, TenantConfig] | None = None,
@@ -36,7 +36,7 @@ class Admitting:
         self.loop = loop
         self.config = config = AdmissionConfig(places, QueueConfig(**queue), reserved_share=reserved_share)
         self.admission = Admission(config, tenants or {}, loop, Random(3), outlook=outlook)
-        self.rig = Rig(loop, [script], admit=self.admission, price=price)
+        self.gateway_rig = Rig(loop, [script], admit=self.admission, price=price)
         self._n = 0
 
     @property
@@ -48,12 +48,12 @@ class Admitting:
         """The record of one."""
         return self.admission.tenants.get(name, self.loop.now())
 
-    async def ask(self, tenant: str | None = None, request: Request | None = None, *, total_s: float | None = None,
+    async def request(self, tenant: str | None = None, request: Request | None = None, *, total_s: float | None = None,
                   urgency: Urgency | None = None, headers: tuple[tuple[str, str], ...] = ()) -> float:
         """Ask and read the whole answer; the instant of its end."""
         self._n += 1
         arrival = Arrival(f"req_{self._n}", self.loop.now(), tenant, headers, total_s, urgency=urgency)
-        reply = await self.rig.gateway.serve(request or chat(), arrival)
+        reply = await self.gateway_rig.gateway.serve(request or chat(), arrival)
         try:
             await read(reply)
         finally:
@@ -64,19 +64,20 @@ class Admitting:
                       urgency: Urgency | None = None) -> str:
         """When it ended, or with what error."""
         try:
-            return f"{await self.ask(tenant, request, total_s=total_s, urgency=urgency):g}"
+            return f"{await self.request(tenant, request, total_s=total_s, urgency=urgency):g}"
         except StayfastError as error:
             return f"{error.status} {getattr(error, 'reason', '') or error.code} at {self.loop.now():g}"
 
     def assert_empty(self) -> None:
         """Nobody holds or waits for anything."""
-        assert (self.admission.places.n_taken, self.admission.places.queue.n, self.rig.n_in_flight, self.rig.n_open) == (
+        assert (self.admission.places.n_taken, self.admission.places.queue.n, self.gateway_rig.n_in_flight,
+                self.gateway_rig.n_open) == (
             0, 0, 0, 0)
         shares = [tenant.share for tenant in self.admission.tenants.newest(10**6)]
         assert all(share.n_running == share.n_waiting == share.due == 0 for share in shares)
 
 
-async def soon(loop: SimLoop, *asking: asyncio.Task[str]) -> None:
+async def run_until_queued(loop: SimLoop, *asking: asyncio.Task[str]) -> None:
     """Let tasks that have been started get as far as they can."""
     for _ in range(5):
         await asyncio.sleep(0)

@@ -11,13 +11,13 @@ from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.idempotency import IdempotencyConfig
 from stayfast.testing import Script, SendText, SimLoop, Wait
-from tests.flow.rig import MODEL, Rig, chat, read, said
+from tests.flow.rig import MODEL, Rig, chat, read, text_of
 
 HELLO: Script = [Wait(0.25), SendText("Hel"), Wait(0.1), SendText("lo")]
 OTHER: Script = [Wait(0.25), SendText("other")]
 
 
-def without_key(cache: str | None) -> str | None:
+def strip_key(cache: str | None) -> str | None:
     """What `x-cache` says, but for the key of the answer."""
     return cache.partition("; key=")[0] if cache is not None else None
 
@@ -32,13 +32,14 @@ class CacheRig(Rig):
                          idempotency=idempotency, cache=config or CacheConfig("exact", max_temperature=1.0))
 
     @property
-    def caching(self) -> RouteCache:
+    def route_cache(self) -> RouteCache:
         """The route's cache."""
         cache = self.router.routes[MODEL].policy.cache
         assert cache is not None
         return cache
 
-    async def ask(self, request: Request | None = None, control: CacheControl | None = None, tenant: str | None = None,
+    async def serve_request(self, request: Request | None = None, control: CacheControl | None = None,
+                            tenant: str | None = None,
                   total_s: float | None = None) -> Reply:
         """Serve one request that arrives now."""
         arrival = Arrival("req_1", self.loop.now(), tenant, total_s=total_s, cache=control)
@@ -47,9 +48,9 @@ class CacheRig(Rig):
     async def text(self, request: Request | None = None, control: CacheControl | None = None, tenant: str | None = None,
                    total_s: float | None = None) -> str:
         """What it says, read to its end."""
-        reply = await self.ask(request, control, tenant, total_s)
+        reply = await self.serve_request(request, control, tenant, total_s)
         try:
-            return said(await read(reply))
+            return text_of(await read(reply))
         finally:
             reply.close()
 

@@ -29,7 +29,7 @@ def ask(api: Api, *, stream: bool, **fields: object) -> Request:
 
 
 @dataclass(frozen=True)
-class Told:
+class ParsedAnswer:
     """What a client makes of a body: its text, why it ended, and whether its protocol's own end was there."""
 
     text: str
@@ -38,7 +38,7 @@ class Told:
     n_output: int | None = None
 
 
-def told(api: Api, body: bytes, *, stream: bool) -> Told:
+def parse_answer(api: Api, body: bytes, *, stream: bool) -> ParsedAnswer:
     """Read a body as a client of `api` does."""
     if not stream:
         return _WHOLE[api](msgspec.json.decode(body))
@@ -50,52 +50,53 @@ def _data(body: bytes) -> list[bytes]:
     return [line for line in lines if line != b"[DONE]"]
 
 
-def _chat(said: Any) -> Told:
+def _chat(said: Any) -> ParsedAnswer:
     choice = said["choices"][0]
     usage = said.get("usage") or {}
-    return Told(choice["message"]["content"], choice["finish_reason"], True, usage.get("completion_tokens"))
+    return ParsedAnswer(choice["message"]["content"], choice["finish_reason"], True, usage.get("completion_tokens"))
 
 
-def _responses(said: Any) -> Told:
+def _responses(said: Any) -> ParsedAnswer:
     text = "".join(part["text"] for item in said["output"] for part in item["content"])
     usage = said.get("usage") or {}
-    return Told(text, (said["incomplete_details"] or {}).get("reason") or said["status"], True, usage.get("output_tokens"))
+    return ParsedAnswer(text, (said["incomplete_details"] or {}).get("reason") or said["status"], True,
+                        usage.get("output_tokens"))
 
 
-def _messages(said: Any) -> Told:
+def _messages(said: Any) -> ParsedAnswer:
     text = "".join(block["text"] for block in said["content"])
-    return Told(text, said["stop_reason"], True, said["usage"]["output_tokens"])
+    return ParsedAnswer(text, said["stop_reason"], True, said["usage"]["output_tokens"])
 
 
-def _chat_stream(events: list[Any], body: bytes) -> Told:
+def _chat_stream(events: list[Any], body: bytes) -> ParsedAnswer:
     choices = [choice for event in events for choice in event["choices"]]
     text = "".join(choice["delta"].get("content") or "" for choice in choices)
     reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
     assert len({event["id"] for event in events}) == 1
-    return Told(text, reasons[0] if reasons else None, body.endswith(b"data: [DONE]\n\n") and len(reasons) == 1)
+    return ParsedAnswer(text, reasons[0] if reasons else None, body.endswith(b"data: [DONE]\n\n") and len(reasons) == 1)
 
 
-def _responses_stream(events: list[Any], body: bytes) -> Told:
+def _responses_stream(events: list[Any], body: bytes) -> ParsedAnswer:
     text = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     last = events[-1]
     if last["type"] not in ("response.completed", "response.incomplete"):
-        return Told(text, None, False)
+        return ParsedAnswer(text, None, False)
     whole = _responses(last["response"])
     assert whole.text == text
     opened = sum(event["type"] == "response.output_item.added" for event in events)
     assert opened == sum(event["type"] == "response.output_item.done" for event in events)
-    return Told(text, whole.reason, True, whole.n_output)
+    return ParsedAnswer(text, whole.reason, True, whole.n_output)
 
 
-def _messages_stream(events: list[Any], body: bytes) -> Told:
+def _messages_stream(events: list[Any], body: bytes) -> ParsedAnswer:
     kinds = [event["type"] for event in events]
     text = "".join(event["delta"].get("text", "") for event in events if event["type"] == "content_block_delta")
     if kinds[-1] != "message_stop":
-        return Told(text, None, False)
+        return ParsedAnswer(text, None, False)
     assert kinds.count("content_block_start") == kinds.count("content_block_stop")
     (last,) = [event for event in events if event["type"] == "message_delta"]
-    return Told(text, last["delta"]["stop_reason"], True, last["usage"]["output_tokens"])
+    return ParsedAnswer(text, last["delta"]["stop_reason"], True, last["usage"]["output_tokens"])
 
 
 _WHOLE = {Api.CHAT: _chat, Api.RESPONSES: _responses, Api.MESSAGES: _messages}

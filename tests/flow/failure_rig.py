@@ -25,31 +25,32 @@ NO_MODEL = {"error": {"message": "no such model", "type": "invalid_request_error
 TWICE = RetryConfig(max_attempts=2)
 
 
-def says(status: int, said: object = None, retry_after_s: float | None = None) -> UpstreamFailed:
+def failure(status: int, said: object = None, retry_after_s: float | None = None) -> UpstreamFailed:
     """What an upstream answers."""
     return make_failure("up", Fault.STATUS, status, read_error_details(said or {}), b"", retry_after_s=retry_after_s)
 
 
-class Picky(ScriptedUpstream):
+class FailingUpstream(ScriptedUpstream):
     """Fails by the model that it is asked for; else answers after a tenth of a second."""
 
     def __init__(self, name: str, loop: SimLoop, **fails: UpstreamFailed | None) -> None:
         super().__init__(name, [[Wait(0.1), SendText("ok")]], loop)
-        self.fails = fails
-        self.asked: list[str] = []
+        self.failures = fails
+        self.called_models: list[str] = []
 
     async def open(self, call: Call) -> AnswerStream:
-        self.asked.append(call.model)
-        error = self.fails.get(call.model) or self.fails.get("any")
+        self.called_models.append(call.model)
+        error = self.failures.get(call.model) or self.failures.get("any")
         if error is not None:
             raise error
         return await super().open(call)
 
 
-class Rig:
+class FailureRig:
     """A gateway of such upstreams; all of them serve all routes, in this order."""
 
-    def __init__(self, loop: SimLoop, *upstreams: Picky, routes: tuple[str, ...] = ("m",), retry: RetryConfig = TWICE,
+    def __init__(self, loop: SimLoop, *upstreams: FailingUpstream, routes: tuple[str, ...] = ("m",),
+                 retry: RetryConfig = TWICE,
                  hedge: HedgeConfig | None = None, in_turn: bool = True, breaker: BreakerConfig | None = None) -> None:
         self.loop = loop
         self.sink = RecordingSink()
@@ -60,7 +61,7 @@ class Rig:
         self.gateway = assemble(self.routes, RoutePolicy(), clock=loop, rng=Random(7), sink=self.sink)
         self.notes: list[str] = []
 
-    async def ask(self, model: str = "m", headers: Mapping[str, str] | None = None, *, store: bool = False) -> str:
+    async def request(self, model: str = "m", headers: Mapping[str, str] | None = None, *, store: bool = False) -> str:
         """Who answered one request, read to its end."""
         reply: Reply = await self.gateway.serve(
             chat(model=model, store=store), Arrival("req_1", self.loop.now(), headers=tuple((headers or {}).items())))

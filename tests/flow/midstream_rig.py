@@ -20,7 +20,7 @@ GAP_S, TTFT_S = 0.02, 0.3
 HALT = [Wait(1000.0)]
 
 
-class Speaker(ScriptedUpstream):
+class ContinuingUpstream(ScriptedUpstream):
     """Says TEXT, a word a gap; `halts` with these steps after so many words. Asked to go on it does, unless it `fails`."""
 
     def __init__(self, name: str, loop: SimLoop, halts: dict[int, Sequence[Step]] | None = None,
@@ -51,7 +51,8 @@ class Speaker(ScriptedUpstream):
         return await super().open(call)
 
 
-def rig_of(loop: SimLoop, *speakers: Speaker, on_stall: OnStall = "rescue", timeouts: Timeouts | None = None,
+def failover_rig(loop: SimLoop, *speakers: ContinuingUpstream, on_stall: OnStall = "rescue",
+                 timeouts: Timeouts | None = None,
            partial: bool = False, knows_gaps: bool = True) -> Rig:
     """A rig whose route does something about stalls, and that knows the gaps of its upstreams."""
     rig = Rig(loop, upstreams=speakers, in_turn=True, timeouts=timeouts, partial=partial,

@@ -39,11 +39,11 @@ class PrefixRig:
         self.system: System = build_virtual_system(Settings(upstreams=dict.fromkeys(names, up), routes={"m": route}), loop,
                                                    1)
         self.sent: list[dict[str, Any]] = []
-        self.asked_of: list[str] = []
+        self.called_upstreams: list[str] = []
         for member in self.system.registry:
-            member.upstream = _Listening(member.upstream, self)
+            member.upstream = _RecordingUpstream(member.upstream, self)
 
-    async def ask(self, system: Any, *first: Any, turns: Sequence[Any] = (), api: Api = Api.MESSAGES,
+    async def request(self, system: Any, *first: Any, turns: Sequence[Any] = (), api: Api = Api.MESSAGES,
                   **fields: Any) -> Usage:
         """One request, read to its end."""
         turns = (*first, *turns)
@@ -71,7 +71,7 @@ class PrefixRig:
         return (await self.system.metrics())[1].decode()
 
 
-class _Listening:
+class _RecordingUpstream:
     """An upstream, and somebody who reads along."""
 
     def __init__(self, of: Upstream, rig: PrefixRig) -> None:
@@ -85,17 +85,17 @@ class _Listening:
         return self._of.can_serve(api)
 
     async def open(self, call: Call) -> AnswerStream:
-        self._rig.asked_of.append(self.name)
+        self._rig.called_upstreams.append(self.name)
         if call.marker is None:
             self._rig.sent.append(msgspec.json.decode(call.request.body))
             return await self._of.open(call)
-        return await self._of.open(msgspec.structs.replace(call, marker=_Reading(call.marker, self._rig)))
+        return await self._of.open(msgspec.structs.replace(call, marker=_RecordingMarker(call.marker, self._rig)))
 
     def close(self) -> None:
         self._of.close()
 
 
-class _Reading:
+class _RecordingMarker:
     """A marker, and somebody who reads along."""
 
     def __init__(self, of: PromptMarker, rig: PrefixRig) -> None:

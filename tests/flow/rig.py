@@ -116,7 +116,7 @@ async def read(reply: Reply) -> bytes:
     return b"".join(parts)
 
 
-def said(body: bytes) -> str:
+def text_of(body: bytes) -> str:
     """The text of an SSE chat body."""
     words = []
     for line in body.split(b"\n\n"):

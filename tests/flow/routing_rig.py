@@ -22,46 +22,46 @@ SYSTEM = "You are one of the assistants that this test speaks to. " * 80  # abou
 
 def settings_of(route: str, **upstreams: str) -> Settings:
     """A settings file with one route, `chat`."""
-    lines = [f"  {name}: {its}" for name, its in upstreams.items()]
+    lines = [f"  {name}: {settings}" for name, settings in upstreams.items()]
     text = "\n".join(["upstreams:", *lines, "defaults: {hedge: {mode: \"off\"}}", "routes:", f"  chat: {route}"])
     return load_settings(SettingsText("test", text), {}, kinds=KINDS)
 
 
-class Client:
-    """Asks one system, and keeps count of who answered."""
+class RoutingClient:
+    """A client of one system; it counts the answers of each upstream."""
 
     def __init__(self, system: System, loop: SimLoop) -> None:
         self.system = system
         self.loop = loop
-        self.by: Counter[str] = Counter()
+        self.n_by_upstream: Counter[str] = Counter()
         self.waits_s: list[float] = []
         self._n_requests = 0
 
-    async def ask(self, *texts: str, api: Api = Api.CHAT, headers: tuple[tuple[str, str], ...] = (), n: int = 8,
+    async def request(self, *texts: str, api: Api = Api.CHAT, headers: tuple[tuple[str, str], ...] = (), n: int = 8,
                   **fields: object) -> Reply:
         """One streamed request, read to its end: turns of user and assistant after the system prompt."""
         if api is Api.RESPONSES:
-            said: dict[str, object] = {"input": texts[0], "max_output_tokens": n}
+            body: dict[str, object] = {"input": texts[0], "max_output_tokens": n}
         else:
             turns = [{"role": "assistant" if at % 2 else "user", "content": text} for at, text in enumerate(texts)]
-            said = {"messages": [{"role": "system", "content": SYSTEM}, *turns], "max_tokens": n}
-        request = decode(api, msgspec.json.encode({"model": "chat", "stream": True, **said, **fields}))
+            body = {"messages": [{"role": "system", "content": SYSTEM}, *turns], "max_tokens": n}
+        request = decode(api, msgspec.json.encode({"model": "chat", "stream": True, **body, **fields}))
         began_at, self._n_requests = self.loop.now(), self._n_requests + 1
         reply = await self.system.gateway.serve(request, Arrival(f"req_{self._n_requests}", began_at, headers=headers))
         self.waits_s.append(self.loop.now() - began_at)
         await read(reply)
-        self.by[reply.upstream] += 1
+        self.n_by_upstream[reply.upstream] += 1
         return reply
 
-    async def last_notes(self) -> list[str]:
-        """The notes of the last request."""
+    async def last_verdict(self) -> list[str]:
+        """What `stayfast explain` writes about the last request."""
         self.system.together.flush_events()
         row = await self.system.together.recent_request(f"req_{self._n_requests}", None)
         assert row is not None
-        notes: list[str] = msgspec.json.decode(row)["notes"]
-        return notes
+        verdict: list[str] = msgspec.json.decode(row)["verdict"]
+        return verdict
 
-    def counted(self, name: str) -> Counter[str]:
+    def counter(self, name: str) -> Counter[str]:
         """A counter by its last label."""
         self.system.together.flush_events()
         found = Counter[str]()
@@ -69,18 +69,18 @@ class Client:
             found[labels[-1]] += int(n)
         return found
 
-    async def talk(self, n_turns: int, seed: int, think_s: float = 2.0) -> list[str]:
-        """A conversation; who answered each turn."""
-        rng, said, answered_by = Random(seed), [], []
+    async def converse(self, n_turns: int, seed: int, think_s: float = 2.0) -> list[str]:
+        """A conversation: the upstream of each turn."""
+        rng, turns, upstreams = Random(seed), [], []
         for turn in range(n_turns):
-            said.append(f"{seed} {turn} " + "word " * rng.randrange(200, 900))
-            reply = await self.ask(*said)
-            answered_by.append(reply.upstream)
-            said.append("answer " * 40)
+            turns.append(f"{seed} {turn} " + "word " * rng.randrange(200, 900))
+            reply = await self.request(*turns)
+            upstreams.append(reply.upstream)
+            turns.append("answer " * 40)
             await asyncio.sleep(rng.expovariate(1 / think_s))
-        return answered_by
+        return upstreams
 
 
-def client_of(settings: Settings, loop: SimLoop, seed: int = 1) -> Client:
+def client_of(settings: Settings, loop: SimLoop, seed: int = 1) -> RoutingClient:
     """A client of a system in virtual time."""
-    return Client(build_virtual_system(settings, loop, seed), loop)
+    return RoutingClient(build_virtual_system(settings, loop, seed), loop)

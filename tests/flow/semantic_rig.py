@@ -38,7 +38,7 @@ GOOD, BAD = (0.9,) * N_FEATURES, (0.5,) * N_FEATURES
 YES, NO = "Click the link in the e-mail.", "Under billing, all the way down on the left side."
 
 
-class Words:
+class WordEmbedder:
     """An embedder that takes `slow_s`, in the loop's time. `is_broken`: it fails."""
 
     id = "words"
@@ -47,12 +47,12 @@ class Words:
     def __init__(self) -> None:
         self.slow_s = 0.0
         self.is_broken = False
-        self.does_fit = True
-        self.asked: list[str] = []
+        self.has_time = True
+        self.embedded: list[str] = []
 
     def can_embed_within(self, left_s: float) -> bool:
         """As the test says."""
-        return self.does_fit
+        return self.has_time
 
     def is_whole(self, text: str) -> bool:
         """Forty words are."""
@@ -63,7 +63,7 @@ class Words:
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Sums of directions."""
-        self.asked += texts
+        self.embedded += texts
         if self.slow_s:
             await asyncio.sleep(self.slow_s)
         if self.is_broken:
@@ -90,15 +90,15 @@ class SemanticRig(CacheRig):
                  seed: int = 7) -> None:
         config = CacheConfig("semantic", max_temperature=1.0, semantic=semantic or SemanticConfig(threshold=0.9))
         super().__init__(loop, *scripts, config=config, budget=budget)
-        self.words = Words()
+        self.words = WordEmbedder()
         self.embedding = Embedders(self.words, self.words)
         self.semantic = SemanticCache(
-            config.semantic, MODEL, store=store or self.caching.store, embedding=self.embedding, index=Vectors,
+            config.semantic, MODEL, store=store or self.route_cache.store, embedding=self.embedding, index=Vectors,
             sameness=ByMeaning(self.embedding, 0.9), verifier=verifier, clock=loop, rng=Random(seed),
             sink=self.sink)
-        self.change_policy(cache=RouteCache(config, MODEL, store or self.caching.store, self.semantic))
+        self.change_policy(cache=RouteCache(config, MODEL, store or self.route_cache.store, self.semantic))
 
-    async def settled(self) -> None:
+    async def finish_learning(self) -> None:
         """What is learned in the background is learned."""
         await asyncio.sleep(30)
 
@@ -108,7 +108,7 @@ class SemanticRig(CacheRig):
         return [fact.result for fact in self.sink.facts_of(SemanticLookup)]
 
 
-def saying(*texts: str) -> list[Script]:
+def answers_of(*texts: str) -> list[Script]:
     """An upstream's answers, one after another."""
     return [[SendText(text)] for text in texts]
 
@@ -120,7 +120,7 @@ def ask(text: str = ONE, *, before: list[dict[str, Any]] | None = None, system: 
 
 
 
-def taught(learning: Learning, tenant: str, n: int, log: LabelLog | None = None) -> None:
+def add_labels(learning: Learning, tenant: str, n: int, log: LabelLog | None = None) -> None:
     """So many clear labels of both classes."""
     for number in range(n):
         is_right = number % 3 != 0

@@ -11,7 +11,7 @@ from stayfast.pipeline.plan import Admitted, Bypass
 from stayfast.pipeline.stages.cache.lookup import Cache
 
 
-class Slow:
+class SlowStage:
     """A stage before the call that takes its time: admit and cache in one."""
 
     def __init__(self, seconds: float) -> None:
@@ -39,6 +39,6 @@ class Slow:
         return Bypass()
 
 
-def with_slow(gateway: Gateway, stage: Stage, slow: Slow) -> Gateway:
+def replace_stage(gateway: Gateway, stage: Stage, slow: SlowStage) -> Gateway:
     """The gateway with one stage replaced; the cache is looked up on routes that have one."""
     return replace(gateway, admit=slow) if stage is Stage.ADMIT else replace(gateway, cache=cast("Cache", slow))

@@ -19,7 +19,7 @@ STUCK: Script = [Wait(1000), SendText("late")]
 SHORT = BreakerConfig(open_s=10.0)
 
 
-async def ask(rig: Rig, n: int = 1, total_s: float | None = None) -> list[str]:
+async def upstreams_of(rig: Rig, n: int = 1, total_s: float | None = None) -> list[str]:
     """Who answers so many requests, one after another."""
     names = []
     for _ in range(n):
@@ -29,7 +29,7 @@ async def ask(rig: Rig, n: int = 1, total_s: float | None = None) -> list[str]:
     return names
 
 
-def states(rig: Rig) -> list[tuple[str, str]]:
+def state_changes(rig: Rig) -> list[tuple[str, str]]:
     """The changes that were told, and of whom."""
     return [(fact.upstream, fact.state) for fact in rig.sink.facts_of(BreakerChanged)]
 
@@ -39,15 +39,15 @@ def test_breaker_open_sends_traffic_elsewhere_and_returns_it_slowly() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [*[DOWN] * 5, *[WELL] * 200], [WELL], breaker=SHORT, retry=RetryConfig(max_attempts=2), in_turn=True)
-        assert await ask(rig, 20) == ["up1"] * 20
+        assert await upstreams_of(rig, 20) == ["up1"] * 20
         assert rig.scripted[0].n_calls == 5
         await asyncio.sleep(15)
-        assert await ask(rig, 2) == ["up0", "up0"]
+        assert await upstreams_of(rig, 2) == ["up0", "up0"]
         assert rig.sink.facts_of(BreakerChanged)[0].why == "5 failures in a row"
-        assert states(rig) == [("up0", "open"), ("up0", "half_open"), ("up0", "closed")]
+        assert state_changes(rig) == [("up0", "open"), ("up0", "half_open"), ("up0", "closed")]
         shares = []
         for _ in range(3):
-            shares.append((await ask(rig, 30)).count("up0"))
+            shares.append((await upstreams_of(rig, 30)).count("up0"))
             await asyncio.sleep(2.0)
         assert shares[0] < 20 < shares[2]
 
@@ -60,10 +60,10 @@ def test_breaker_half_open_admits_one_probe_at_a_time() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [*[DOWN] * 5, [Wait(1), SendText("ok")]], [WELL], breaker=SHORT, retry=RetryConfig(max_attempts=2),
                   in_turn=True)
-        await ask(rig, 5)
+        await upstreams_of(rig, 5)
         await asyncio.sleep(15)
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(ask(rig)) for _ in range(10)]
+            tasks = [group.create_task(upstreams_of(rig)) for _ in range(10)]
         assert sum(task.result() == ["up0"] for task in tasks) == 1
 
     run(main)
@@ -74,14 +74,14 @@ def test_breaker_probe_cancelled_by_its_client_is_repeated() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [*[DOWN] * 5, STUCK, WELL], [WELL], breaker=SHORT, retry=RetryConfig(max_attempts=2), in_turn=True)
-        await ask(rig, 5)
+        await upstreams_of(rig, 5)
         await asyncio.sleep(15)
-        leaver = loop.create_task(ask(rig))
+        leaver = loop.create_task(upstreams_of(rig))
         await asyncio.sleep(1)
         leaver.cancel()
         await asyncio.wait([leaver])
-        assert states(rig) == [("up0", "open")]
-        assert await ask(rig) == ["up0"]
+        assert state_changes(rig) == [("up0", "open")]
+        assert await upstreams_of(rig) == ["up0"]
 
     run(main)
 
@@ -91,7 +91,7 @@ def test_breaker_all_open_goes_to_the_fallback() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [*[DOWN] * 5, WELL], [*[WELL] * 6, DOWN, WELL], breaker=SHORT, n_fallback=1)
-        await ask(rig, 5)
+        await upstreams_of(rig, 5)
         assert rig.scripted[0].n_calls == 5
         reply = await rig.serve()
         assert (reply.upstream, reply.degraded, reply.n_attempts) == ("up1", "fallback", 1)
@@ -99,7 +99,7 @@ def test_breaker_all_open_goes_to_the_fallback() -> None:
         done = rig.sink.facts_of(RequestDone)[-1]
         assert [attempt.role for attempt in done.attempts] == ["fallback"]
         assert [note.split(":")[0] for note in done.notes] == ["up0 is tried after the fallback"]
-        assert await ask(rig) == ["up0"]
+        assert await upstreams_of(rig) == ["up0"]
         assert rig.sink.facts_of(RequestDone)[-1].degraded is None  # it is what was asked for
 
     run(main)
@@ -114,8 +114,8 @@ def test_breaker_of_the_only_upstream_does_not_reject() -> None:
             with pytest.raises(UpstreamFailed):
                 await rig.serve()
         assert rig.registry["up0"].breaker.state is BreakerState.OPEN
-        assert await ask(rig, 2) == ["up0", "up0"]
-        assert states(rig)[-1] == ("up0", "closed")
+        assert await upstreams_of(rig, 2) == ["up0", "up0"]
+        assert state_changes(rig)[-1] == ("up0", "closed")
 
     run(main)
 
@@ -127,7 +127,7 @@ def test_breaker_all_open_without_fallback_tries_all() -> None:
             with pytest.raises(UpstreamFailed):
                 await rig.serve()
         assert {member.breaker.state for member in rig.registry} == {BreakerState.OPEN}
-        assert await ask(rig) in (["up0"], ["up1"])
+        assert await upstreams_of(rig) in (["up0"], ["up1"])
 
     run(main)
 
@@ -137,13 +137,13 @@ def test_breaker_opens_on_slow_calls_before_any_failure() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [*[WELL] * 20, *[STUCK] * 100], [WELL], in_turn=True, breaker=BreakerConfig(slow_ratio=0.5))
-        await ask(rig, 20)
+        await upstreams_of(rig, 20)
         async with asyncio.TaskGroup() as group:
             tasks = []
             for _ in range(100):
-                tasks.append(group.create_task(ask(rig, total_s=900.0)))
+                tasks.append(group.create_task(upstreams_of(rig, total_s=900.0)))
                 await asyncio.sleep(0.02)
-            assert states(rig) == [("up0", "open")]
+            assert state_changes(rig) == [("up0", "open")]
             assert rig.scripted[0].n_calls < 20 + 45
             for task in tasks:
                 task.cancel()
@@ -157,7 +157,7 @@ def test_breaker_ignores_429() -> None:
         for _ in range(20):
             with pytest.raises(UpstreamFailed):
                 await rig.serve()
-        assert states(rig) == []
+        assert state_changes(rig) == []
         assert rig.registry["up0"].n_failed_in_row == 0
 
     run(main)
@@ -168,10 +168,10 @@ def test_breaker_ignores_clients_that_leave_and_short_deadlines() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(1), SendText("ok")]], [WELL], in_turn=True)
-        await ask(rig, 20)
+        await upstreams_of(rig, 20)
         before = repr(rig.registry["up0"])
         for number in range(50):
-            task = loop.create_task(ask(rig, total_s=0.1 if number % 2 else None))
+            task = loop.create_task(upstreams_of(rig, total_s=0.1 if number % 2 else None))
             await asyncio.sleep(0.2)
             task.cancel()
             await asyncio.wait([task])
@@ -184,10 +184,10 @@ def test_breaker_429_with_retry_after_pauses_the_upstream() -> None:
     async def main(loop: SimLoop) -> None:
         busy: Script = [Fail(Fault.STATUS, status=429, retry_after_s=20)]
         rig = Rig(loop, [busy, WELL], [WELL], retry=RetryConfig(max_attempts=2), in_turn=True)
-        assert await ask(rig, 5) == ["up1"] * 5
+        assert await upstreams_of(rig, 5) == ["up1"] * 5
         assert rig.scripted[0].n_calls == 1
         await asyncio.sleep(20)
-        assert await ask(rig) == ["up0"]
+        assert await upstreams_of(rig) == ["up0"]
 
     run(main)
 
@@ -221,8 +221,8 @@ def test_breaker_hanging_upstream_gives_the_template_at_once() -> None:
             assert [await _took_s(rig) for _ in range(4)] == [0.0] * 4  # one probe at a time
         assert probe.result() == 8.0
         await asyncio.sleep(10)
-        assert await ask(rig, 3) == ["up0"] * 3  # it is back, with the first good probe
-        assert states(rig)[-1] == ("up0", "closed")
+        assert await upstreams_of(rig, 3) == ["up0"] * 3  # it is back, with the first good probe
+        assert state_changes(rig)[-1] == ("up0", "closed")
 
     run(main)
 
@@ -277,6 +277,6 @@ def test_breaker_upstream_that_answers_half_of_its_calls_stays_in_use() -> None:
         rig = Rig(loop, [STUCK, WELL], timeouts=HANGS, breaker=BreakerConfig(window_s=1000))
         times_s = [await _took_s(rig) for _ in range(60)]
         assert sum(took_s < 0.2 for took_s in times_s) == 30
-        assert ("up0", "open") in states(rig)
+        assert ("up0", "open") in state_changes(rig)
 
     run(main)

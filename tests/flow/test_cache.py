@@ -12,8 +12,8 @@ from stayfast.core.types import Api, CacheControl, Request
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.testing import Cut, Fail, Script, SendBytes, SendText, SimLoop, run
 from stayfast.wire.request_body import decode
-from tests.flow.cache_rig import HELLO, OTHER, CacheRig, without_key
-from tests.flow.rig import MODEL, Rig, chat, read, said
+from tests.flow.cache_rig import HELLO, OTHER, CacheRig, strip_key
+from tests.flow.rig import MODEL, Rig, chat, read, text_of
 
 NO_CACHE, NO_STORE, ONLY_CACHED = CacheControl(no_cache=True), CacheControl(no_store=True), CacheControl(only_if_cached=True)
 
@@ -24,12 +24,12 @@ def test_cache_hit_takes_no_time_and_no_attempt() -> None:
         assert await rig.text() == "Hello"
         await asyncio.sleep(10)
         began_at = loop.now()
-        reply = await rig.ask()
+        reply = await rig.serve_request()
         key = rig.sink.facts_of(RequestDone)[0].cache_key
         assert key is not None
         assert (reply.upstream, reply.n_attempts) == ("(cache)", 0)
         assert reply.cache == f"hit; kind=exact; age=10; key={key.hex()}"
-        assert said(await read(reply)) == "Hello"
+        assert text_of(await read(reply)) == "Hello"
         assert loop.now() == began_at
         assert rig.n_calls == 1
         assert rig.results == ["miss", "hit"]
@@ -46,9 +46,9 @@ def test_cache_hit_of_a_streamed_answer_as_json() -> None:
         rig = CacheRig(loop, HELLO)
         await rig.text()
         await asyncio.sleep(0)
-        reply = await rig.ask(chat(stream=False))
+        reply = await rig.serve_request(chat(stream=False))
         whole = msgspec.json.decode(await read(reply))
-        assert without_key(reply.cache) == "hit; kind=exact; age=0"
+        assert strip_key(reply.cache) == "hit; kind=exact; age=0"
         assert whole["object"] == "chat.completion"
         assert whole["choices"][0]["message"]["content"] == "Hello"
         assert whole["choices"][0]["finish_reason"] == "stop"
@@ -62,14 +62,14 @@ def test_cache_hit_of_a_whole_answer_as_a_stream() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, HELLO)
-        await read(await rig.ask(chat(stream=False)))
+        await read(await rig.serve_request(chat(stream=False)))
         await asyncio.sleep(0)
-        body = await read(await rig.ask())
+        body = await read(await rig.serve_request())
         assert body.startswith(b"data: {")
         assert body.endswith(b"data: [DONE]\n\n")
-        assert said(body) == "Hello"
+        assert text_of(body) == "Hello"
         assert b'"usage"' not in body
-        with_usage = await read(await rig.ask(chat(stream_options={"include_usage": True})))
+        with_usage = await read(await rig.serve_request(chat(stream_options={"include_usage": True})))
         assert b'"completion_tokens":2' in with_usage
         assert rig.n_calls == 1
 
@@ -95,7 +95,7 @@ def test_cache_stores_only_complete_text_answers(script: Script, config: CacheCo
                 await rig.text()
             await asyncio.sleep(1)
         assert rig.n_calls == 2
-        assert rig.caching.store.n_entries == 0
+        assert rig.route_cache.store.n_entries == 0
         rig.check_clean()
 
     run(main)
@@ -142,9 +142,9 @@ def test_cache_control_no_cache_no_store_only_if_cached() -> None:
         assert await rig.text(control=NO_CACHE) == "other"
         await asyncio.sleep(0)
         assert await rig.text(control=ONLY_CACHED) == "other"
-        reply = await rig.ask(control=NO_STORE)
+        reply = await rig.serve_request(control=NO_STORE)
         assert reply.cache == "bypass; why=no-store"
-        assert said(await read(reply)) == "third"
+        assert text_of(await read(reply)) == "third"
         await asyncio.sleep(0)
         assert await rig.text() == "other"
 
@@ -174,11 +174,11 @@ def test_cache_is_separate_for_each_dialect(stream: bool) -> None:
         responses = decode(Api.RESPONSES, msgspec.json.encode({"model": MODEL, "stream": stream, "input": "hello"}))
         bodies = {}
         for request in (anthropic, responses, chat(stream=stream)):
-            fresh = await read(await rig.ask(request))
+            fresh = await read(await rig.serve_request(request))
             await asyncio.sleep(0)
-            reply = await rig.ask(request)
+            reply = await rig.serve_request(request)
             bodies[request.api] = await read(reply)
-            assert without_key(reply.cache) == "hit; kind=exact; age=0"
+            assert strip_key(reply.cache) == "hit; kind=exact; age=0"
             if not stream:
                 assert bodies[request.api] == fresh
         assert rig.n_calls == 3
@@ -193,7 +193,7 @@ def test_cache_off_on_another_route_adds_no_header() -> None:
         rig = Rig(loop, [HELLO])
         for _ in range(2):
             reply = await rig.serve()
-            assert said(await read(reply)) == "Hello"
+            assert text_of(await read(reply)) == "Hello"
             assert reply.cache is None
         assert len(rig.sink.facts_of(AttemptDone)) == 2
 
@@ -236,9 +236,9 @@ def test_cache_key_ignores_member_order_and_blanks() -> None:
         rig = CacheRig(loop, *[HELLO] * 9, config=CacheConfig("exact", max_temperature=0.5))
         for question in ("one", "two", "three"):
             await rig.text(asks(question, temperature=0))
-        again = await rig.ask(asks(" three", temperature=0))
-        assert without_key(again.cache) == "hit; kind=exact; age=0"
-        turned = await rig.ask(asks("three", is_turned=True, temperature=0))
+        again = await rig.serve_request(asks(" three", temperature=0))
+        assert strip_key(again.cache) == "hit; kind=exact; age=0"
+        turned = await rig.serve_request(asks("three", is_turned=True, temperature=0))
         assert turned.cache == again.cache
         await rig.text(asks("three", temperature=0), tenant="another")
         await rig.text(asks("three", temperature=0, max_tokens=5))

@@ -22,7 +22,7 @@ def test_only_if_cached_with_no_cache_is_a_504(stream: bool, is_kept: bool) -> N
             await rig.text()
             await asyncio.sleep(0)
         with pytest.raises(Shed) as refused:
-            await rig.ask(chat(stream=stream), CacheControl(no_cache=True, only_if_cached=True))
+            await rig.serve_request(chat(stream=stream), CacheControl(no_cache=True, only_if_cached=True))
         assert (refused.value.status, refused.value.code) == (504, "not_cached")
         assert rig.n_calls == is_kept
         rig.check_clean()

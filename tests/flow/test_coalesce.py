@@ -12,7 +12,7 @@ from stayfast.core.types import Outcome
 from stayfast.pipeline.stages.cache import shared_call
 from stayfast.testing import Fail, SendBytes, SendText, SimLoop, Wait, run
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig
-from tests.flow.rig import chat, read, said
+from tests.flow.rig import chat, read, text_of
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -21,7 +21,7 @@ def test_coalesce_thousand_requests_make_one_call(stream: bool) -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, HELLO)
-        replies = await asyncio.gather(*[rig.ask(chat(stream=stream)) for _ in range(1000)])
+        replies = await asyncio.gather(*[rig.serve_request(chat(stream=stream)) for _ in range(1000)])
         bodies = set(await asyncio.gather(*[read(reply) for reply in replies]))
         assert len(bodies) == 1
         assert loop.now() == pytest.approx(0.35)
@@ -60,7 +60,7 @@ def test_coalesce_first_client_leaves_and_the_call_goes_on(stream: bool, leaves_
         rig = CacheRig(loop, HELLO, OTHER)
 
         async def whole() -> bytes:
-            reply = await rig.ask(chat(stream=stream))
+            reply = await rig.serve_request(chat(stream=stream))
             try:
                 return await read(reply)
             finally:
@@ -70,7 +70,7 @@ def test_coalesce_first_client_leaves_and_the_call_goes_on(stream: bool, leaves_
         await asyncio.sleep(leaves_after_s)
         leader.cancel()
         body = await other
-        assert (said(body) if stream else msgspec.json.decode(body)["choices"][0]["message"]["content"]) == "Hello"
+        assert (text_of(body) if stream else msgspec.json.decode(body)["choices"][0]["message"]["content"]) == "Hello"
         assert loop.now() == pytest.approx(0.35)
         (attempt,) = rig.sink.facts_of(AttemptDone)
         assert attempt.outcome is Outcome.SUCCESS
@@ -89,7 +89,7 @@ def test_coalesce_last_client_leaves_and_the_call_ends(leaves_after_s: float) ->
         rig = CacheRig(loop, HELLO)
 
         async def leave() -> None:
-            reply = await rig.ask()
+            reply = await rig.serve_request()
             try:
                 await read(reply)
             finally:
@@ -104,7 +104,7 @@ def test_coalesce_last_client_leaves_and_the_call_ends(leaves_after_s: float) ->
         assert loop.now() == leaves_after_s
         rig.check_clean()
         assert sum(len(fact.attempts) for fact in rig.sink.facts_of(RequestDone)) == rig.n_calls
-        assert rig.caching.store.n_entries == 0
+        assert rig.route_cache.store.n_entries == 0
 
     run(main)
 
@@ -223,7 +223,7 @@ def test_coalesce_call_keeps_its_limits_when_its_maker_leaves(stream: bool, leav
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, [Wait(50.0), SendText("late")], timeouts=Timeouts(first_token_s=3.0))
-        leader, other = (asyncio.create_task(rig.ask(chat(stream=stream))) for _ in range(2))
+        leader, other = (asyncio.create_task(rig.serve_request(chat(stream=stream))) for _ in range(2))
         await asyncio.sleep(leaves_after_s)
         leader.cancel()
         with pytest.raises(StayfastError) as failed:
@@ -243,11 +243,11 @@ def test_coalesce_unread_call_is_bounded_in_memory(monkeypatch: pytest.MonkeyPat
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, [SendText("x" * 1000) for _ in range(50)])
-        reply = await rig.ask()
+        reply = await rig.serve_request()
         await asyncio.sleep(5)
         (running,) = rig.calls.values()
         assert running.buffer.n_bytes < 5000
-        assert len(said(await read(reply))) == 50_000
+        assert len(text_of(await read(reply))) == 50_000
         await asyncio.sleep(0)
         rig.check_clean()
 
@@ -260,13 +260,13 @@ def test_coalesce_client_that_reads_too_slowly_fails(monkeypatch: pytest.MonkeyP
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, [step for _ in range(50) for step in (SendText("x" * 1000), Wait(0.1))])
-        quick, slow = await asyncio.gather(rig.ask(), rig.ask())
-        assert len(said(await read(quick))) == 50_000
+        quick, slow = await asyncio.gather(rig.serve_request(), rig.serve_request())
+        assert len(text_of(await read(quick))) == 50_000
         with pytest.raises(UpstreamFailed) as failed:
             await read(slow)
         assert failed.value.code == "read_too_slowly"
         await asyncio.sleep(0)
-        assert rig.caching.store.n_entries == 0
+        assert rig.route_cache.store.n_entries == 0
         rig.check_clean()
 
     run(main)
@@ -275,13 +275,13 @@ def test_coalesce_client_that_reads_too_slowly_fails(monkeypatch: pytest.MonkeyP
 def test_coalesce_partial_answer_for_a_single_client_is_not_stored() -> None:
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, [SendText("a"), Wait(5.0), SendText("b")], partial=True)
-        reply = await rig.ask(total_s=1.0)
+        reply = await rig.serve_request(total_s=1.0)
         body = await read(reply)
-        assert said(body) == "a"
+        assert text_of(body) == "a"
         assert b'"finish_reason":"length"' in body
         assert reply.degraded == "partial"
         await asyncio.sleep(0)
-        assert rig.caching.store.n_entries == 0
+        assert rig.route_cache.store.n_entries == 0
         rig.check_clean()
 
     run(main)
@@ -293,7 +293,7 @@ def test_coalesce_call_waits_for_its_fastest_client(monkeypatch: pytest.MonkeyPa
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, [step for _ in range(50) for step in (SendText("x" * 1000), Wait(0.1))])
-        replies = await asyncio.gather(*[rig.ask() for _ in range(3)])
+        replies = await asyncio.gather(*[rig.serve_request() for _ in range(3)])
         await asyncio.sleep(9)
         (call,) = rig.calls.values()
         n_bytes = call.buffer.n_bytes
@@ -302,7 +302,7 @@ def test_coalesce_call_waits_for_its_fastest_client(monkeypatch: pytest.MonkeyPa
         await replies[1].next()
         await asyncio.sleep(9)
         assert n_bytes < call.buffer.n_bytes < n_bytes + 6000
-        assert len(said(await read(replies[2]))) == 50_000
+        assert len(text_of(await read(replies[2]))) == 50_000
         replies[0].close()
         replies[1].close()
         await asyncio.sleep(0)

@@ -17,11 +17,11 @@ SLOW: Script = [Wait(2.0), SendText("slow")]
 BREAKS: Script = [Wait(0.1), Fail(Fault.RESET)]
 
 
-async def text_at(rig: CacheRig, at: float, total_s: float, *, stream: bool = True) -> tuple[float, StayfastError | None]:
+async def request_at(rig: CacheRig, at: float, total_s: float, *, stream: bool = True) -> tuple[float, StayfastError | None]:
     """Ask at that instant, with that much patience: when it ended, and in what."""
     await asyncio.sleep(at - rig.loop.now())
     try:
-        reply = await rig.ask(chat(stream=stream), total_s=total_s)
+        reply = await rig.serve_request(chat(stream=stream), total_s=total_s)
         assert b"slow" in await read(reply)
     except StayfastError as failed:
         return rig.loop.now(), failed
@@ -42,8 +42,8 @@ def test_coalesce_short_deadlines_do_not_fail_a_long_one(stream: bool, n_impatie
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, *[SLOW] * 20)
         ends = await asyncio.gather(
-            *[text_at(rig, 0.01 * i, 0.3 + 0.1 * i, stream=stream) for i in range(n_impatient)],
-            *[text_at(rig, 0.2, 30.0, stream=stream) for _ in range(4)])
+            *[request_at(rig, 0.01 * i, 0.3 + 0.1 * i, stream=stream) for i in range(n_impatient)],
+            *[request_at(rig, 0.2, 30.0, stream=stream) for _ in range(4)])
         for i, (ended_at, failed) in enumerate(ends[:n_impatient]):
             assert isinstance(failed, DeadlineExceeded)
             assert failed.code == "total_s_exceeded"
@@ -61,8 +61,8 @@ def test_coalesce_endless_short_deadlines_do_not_starve_a_long_one() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, *[SLOW] * 60)
-        crowd = [text_at(rig, 0.1 * i, 0.35) for i in range(60)]
-        patient = text_at(rig, 1.0, 30.0)
+        crowd = [request_at(rig, 0.1 * i, 0.35) for i in range(60)]
+        patient = request_at(rig, 1.0, 30.0)
         *_, (ended_at, failed) = await asyncio.gather(*crowd, patient)
         assert failed is None
         assert ended_at <= 1.0 + 0.35 + 2.0 + 0.01
@@ -78,7 +78,7 @@ def test_coalesce_equal_deadlines_make_one_call(stream: bool) -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, *[SLOW] * 20)
-        ends = await asyncio.gather(*[text_at(rig, 0.0, 1.0, stream=stream) for _ in range(20)])
+        ends = await asyncio.gather(*[request_at(rig, 0.0, 1.0, stream=stream) for _ in range(20)])
         assert [(ended_at, type(failed)) for ended_at, failed in ends] == [(1.0, DeadlineExceeded)] * 20
         assert rig.n_calls == 1
         rig.check_clean()
@@ -91,7 +91,7 @@ def test_coalesce_model_budget_of_the_maker_does_not_bound_others() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, *[SLOW] * 20, budget=BudgetConfig(model="50%"))
-        ends = await asyncio.gather(*[text_at(rig, 0.0, total_s) for total_s in (1.0, 1.0, 1.0, 20.0, 20.0)])
+        ends = await asyncio.gather(*[request_at(rig, 0.0, total_s) for total_s in (1.0, 1.0, 1.0, 20.0, 20.0)])
         assert all(isinstance(failed, DeadlineExceeded) and failed.code == "budget_s_exceeded" for _, failed in ends[:3])
         check_answered(ends[3:], 2.5)
         assert rig.n_calls == 2
@@ -105,7 +105,7 @@ def test_coalesce_failures_after_a_deadline_are_counted_as_usual() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, SLOW, *[BREAKS] * 20)
-        ends = await asyncio.gather(text_at(rig, 0.0, 0.3), *[text_at(rig, 0.1, 30.0) for _ in range(6)])
+        ends = await asyncio.gather(request_at(rig, 0.0, 0.3), *[request_at(rig, 0.1, 30.0) for _ in range(6)])
         assert isinstance(ends[0][1], DeadlineExceeded)
         assert all(isinstance(failed, UpstreamFailed) for _, failed in ends[1:])
         assert [ended_at for ended_at, _ in ends[1:]] == [pytest.approx(0.4)] + [pytest.approx(0.5)] * 5
@@ -121,7 +121,7 @@ def test_coalesce_call_of_a_client_that_left_ends_at_its_deadline() -> None:
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, *[SLOW] * 9)
         leader = asyncio.create_task(rig.text(total_s=0.5))
-        others = [asyncio.create_task(text_at(rig, 0.1, total_s)) for total_s in (0.6, 0.7, 30.0)]
+        others = [asyncio.create_task(request_at(rig, 0.1, total_s)) for total_s in (0.6, 0.7, 30.0)]
         await asyncio.sleep(0.2)
         leader.cancel()
         ends = await asyncio.gather(*others)
@@ -144,7 +144,7 @@ def test_coalesce_all_clients_leave_before_the_first_token(stream: bool, control
         loop.set_exception_handler(lambda _, context: told.append(context))
         tasks = []
         for _ in range(3):
-            tasks.append(asyncio.create_task(rig.ask(chat(stream=stream), control)))
+            tasks.append(asyncio.create_task(rig.serve_request(chat(stream=stream), control)))
             await asyncio.sleep(0.1)
         for task in tasks:
             task.cancel()
@@ -152,7 +152,7 @@ def test_coalesce_all_clients_leave_before_the_first_token(stream: bool, control
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.sleep(5.0)
         assert told == []
-        assert rig.caching.store.n_entries == 0
+        assert rig.route_cache.store.n_entries == 0
         assert len(rig.sink.facts_of(AttemptDone)) == 1
         rig.check_clean()
 

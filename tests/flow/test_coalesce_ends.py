@@ -14,7 +14,7 @@ from stayfast.pipeline.stages.cache import shared_call
 from stayfast.testing import Script, SendText, SimLoop, Wait, run
 from stayfast.upstreams.base import AnswerStream, Call
 from tests.flow.cache_rig import HELLO, CacheRig
-from tests.flow.rig import chat, read, said
+from tests.flow.rig import chat, read, text_of
 
 STALLS: Script = [SendText("a"), Wait(0.5), SendText("b"), Wait(50.0), SendText("c")]
 
@@ -27,9 +27,9 @@ def test_coalesce_idle_timeout_with_partial_ends_the_answer_in_its_protocol(n_cl
         rig = CacheRig(loop, STALLS, partial=True, timeouts=Timeouts(idle_s=3.0))
 
         async def client() -> None:
-            reply = await rig.ask()
+            reply = await rig.serve_request()
             body = await read(reply)
-            assert said(body) == "ab"
+            assert text_of(body) == "ab"
             assert b'"finish_reason":"length"' in body
             assert reply.degraded == "partial"
 
@@ -38,7 +38,7 @@ def test_coalesce_idle_timeout_with_partial_ends_the_answer_in_its_protocol(n_cl
         (attempt,) = rig.sink.facts_of(AttemptDone)
         assert (attempt.outcome, attempt.fault) == (Outcome.DROPPED, "timeout")
         assert [fact.status for fact in rig.sink.facts_of(RequestDone)] == [200] * n_clients
-        assert rig.caching.store.n_entries == 0
+        assert rig.route_cache.store.n_entries == 0
         rig.check_clean()
 
     run(main)
@@ -49,12 +49,12 @@ def test_coalesce_partial_answer_has_all_that_the_client_had_not_read() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, STALLS, partial=True)
-        reply = await rig.ask(total_s=2.0)
+        reply = await rig.serve_request(total_s=2.0)
         lead = await reply.next()
         assert lead is not None
         await asyncio.sleep(5.0)
         rest = await read(reply)
-        assert said(lead.data + rest) == "ab"
+        assert text_of(lead.data + rest) == "ab"
         assert b'"finish_reason":"length"' in rest
         await asyncio.sleep(0)
         rig.check_clean()
@@ -81,14 +81,14 @@ def test_coalesce_whole_answer_cut_at_the_deadline_is_partial() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, STALLS, partial=True)
-        replies = await asyncio.gather(*[rig.ask(chat(stream=False), total_s=total_s) for total_s in (2.0, 30.0)])
+        replies = await asyncio.gather(*[rig.serve_request(chat(stream=False), total_s=total_s) for total_s in (2.0, 30.0)])
         for reply in replies:
             (choice,) = msgspec.json.decode(await read(reply))["choices"]
             assert (choice["message"]["content"], choice["finish_reason"]) == ("ab", "length")
             assert reply.degraded == "partial"
         (attempt,) = rig.sink.facts_of(AttemptDone)
         assert (attempt.outcome, attempt.fault) == (Outcome.DROPPED, "timeout")
-        assert rig.caching.store.n_entries == 0
+        assert rig.route_cache.store.n_entries == 0
         rig.check_clean()
 
     run(main)
@@ -101,7 +101,7 @@ def test_coalesce_long_whole_answer_is_given_to_all(monkeypatch: pytest.MonkeyPa
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, [Wait(0.1), SendText("x" * 5000)])
-        replies = await asyncio.gather(*[rig.ask(chat(stream=False)) for _ in range(2)])
+        replies = await asyncio.gather(*[rig.serve_request(chat(stream=False)) for _ in range(2)])
         for reply in replies:
             assert b"x" * 5000 in await read(reply)
         rig.check_clean()
@@ -162,7 +162,7 @@ def test_coalesce_cancellation_keeps_its_reason(leaves_at: float) -> None:
         rig = CacheRig(loop, HELLO)
 
         async def client() -> None:
-            reply = await rig.ask()
+            reply = await rig.serve_request()
             try:
                 await read(reply)
             finally:

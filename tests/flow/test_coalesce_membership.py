@@ -19,8 +19,8 @@ from stayfast.stores.memory import MemoryStore
 from stayfast.testing import SendText, SimLoop, Wait, run
 from stayfast.upstreams.base import AnswerStream, Call
 from tests.flow.cache_rig import HELLO, OTHER, CacheRig
-from tests.flow.midstream_rig import HALT, TEXT, Speaker, rig_of
-from tests.flow.rig import MODEL, chat, read, said
+from tests.flow.midstream_rig import HALT, TEXT, ContinuingUpstream, failover_rig
+from tests.flow.rig import MODEL, chat, read, text_of
 
 
 def test_coalesce_miss_leaves_no_reference_cycles() -> None:
@@ -53,10 +53,10 @@ def test_coalesce_request_during_the_store_write_gets_the_answer() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, HELLO, OTHER)
-        rig.caching.store = cast("MemoryStore", Outside(Slow(1_000_000)))
+        rig.route_cache.store = cast("MemoryStore", WrappedStore(Slow(1_000_000)))
 
         async def body() -> bytes:
-            reply = await rig.ask(chat(stream=False))
+            reply = await rig.serve_request(chat(stream=False))
             try:
                 return await read(reply)
             finally:
@@ -109,7 +109,7 @@ def test_coalesce_hedge_admitted_as_the_last_client_leaves_is_closed(monkeypatch
     run(main)
 
 
-class Outside:
+class WrappedStore:
     """A store that is no `MemoryStore`, though all it does is done by one."""
 
     def __init__(self, store: MemoryStore) -> None:
@@ -129,7 +129,7 @@ def test_coalesce_late_client_outlives_the_maker(leaves_after_s: float) -> None:
             return await rig.text()
 
         async def first() -> None:
-            reply = await rig.ask()
+            reply = await rig.serve_request()
             try:
                 await read(reply)
             finally:
@@ -156,7 +156,7 @@ def test_coalesce_whole_answer_survives_a_client_that_leaves(who_leaves: str) ->
         rig = CacheRig(loop, HELLO)
 
         async def ask() -> bytes:
-            return await read(await rig.ask(chat(stream=False)))
+            return await read(await rig.serve_request(chat(stream=False)))
 
         leader = asyncio.create_task(ask())
         await asyncio.sleep(0.1)
@@ -180,10 +180,10 @@ def test_coalesce_whole_answer_is_stored_before_it_is_read() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, HELLO)
-        reply = await rig.ask(chat(stream=False))
+        reply = await rig.serve_request(chat(stream=False))
         assert (reply.cache, reply.upstream, len(rig.calls)) == ("miss; kind=exact", "up0", 0)
         reply.close()
-        again = await rig.ask(chat(stream=False))
+        again = await rig.serve_request(chat(stream=False))
         assert b'"Hello"' in await read(again)
         assert (rig.results, rig.n_calls) == (["miss", "hit"], 1)
         rig.check_clean()
@@ -194,15 +194,15 @@ def test_coalesce_whole_answer_is_stored_before_it_is_read() -> None:
 def test_coalesce_maker_that_does_not_read_delays_no_other_client() -> None:
     async def main(loop: SimLoop) -> None:
         rig = CacheRig(loop, [SendText("a"), Wait(1.0), SendText("b"), Wait(1.0), SendText("c")])
-        reply = await rig.ask()
+        reply = await rig.serve_request()
         lead = await reply.next()
         assert lead is not None
-        assert said(lead.data) == "a"
+        assert text_of(lead.data) == "a"
         await asyncio.sleep(0.5)
         assert await rig.text() == "abc"
         assert loop.now() == pytest.approx(2.0)
         await asyncio.sleep(10)
-        assert said(await read(reply)) == "bc"
+        assert text_of(await read(reply)) == "bc"
         assert [fact.cache for fact in rig.sink.facts_of(RequestDone)] == ["coalesced", "miss"]
         assert rig.n_calls == 1
         rig.check_clean()
@@ -248,8 +248,8 @@ def test_coalesce_midstream_failover_works_after_the_maker_left() -> None:
     """The check for stalls, armed under the time-outs of the maker, goes on."""
 
     async def main(loop: SimLoop) -> None:
-        halting, going = Speaker("up0", loop, {12: HALT}), Speaker("up1", loop)
-        rig = rig_of(loop, halting, going)
+        halting, going = ContinuingUpstream("up0", loop, {12: HALT}), ContinuingUpstream("up1", loop)
+        rig = failover_rig(loop, halting, going)
         caching = RouteCache(CacheConfig("exact", max_temperature=1.0), MODEL, MemoryStore(1 << 20))
         rig.change_policy(cache=caching)
 
@@ -265,7 +265,7 @@ def test_coalesce_midstream_failover_works_after_the_maker_left() -> None:
         other = asyncio.create_task(rig.serve())
         await asyncio.sleep(0.25)
         leader.cancel()
-        assert said(await read(await other)) == TEXT
+        assert text_of(await read(await other)) == TEXT
         assert [fact.result for fact in rig.sink.facts_of(Rescued)] == ["rescued"]
         assert loop.now() < 20
         await asyncio.sleep(0)

@@ -25,7 +25,7 @@ ONE = LimitConfig("fixed", min=1, max=1)
 SECOND: Script = [Wait(0.5), SendText("ok"), Wait(0.5)]
 
 
-async def served(rig: Rig, total_s: float | None = None) -> tuple[str, float]:
+async def serve_timed(rig: Rig, total_s: float | None = None) -> tuple[str, float]:
     """Who answered, and when the whole of it was there."""
     reply = await rig.serve(total_s=total_s)
     await read(reply)
@@ -38,9 +38,9 @@ def test_limit_full_upstream_is_skipped() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [SECOND], [SECOND], limit=ONE, in_turn=True)
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(served(rig)) for _ in range(2)]
+            tasks = [group.create_task(serve_timed(rig)) for _ in range(2)]
         assert [task.result() for task in tasks] == [("up0", 1.0), ("up1", 1.0)]
-        assert await served(rig) == ("up0", 2.0)
+        assert await serve_timed(rig) == ("up0", 2.0)
         assert rig.n_in_flight == 0
 
     run(main)
@@ -51,7 +51,7 @@ def test_limit_waiting_requests_go_in_order() -> None:
         rig = Rig(loop, [SECOND], limit=ONE)
         member = rig.registry["up0"]
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(served(rig)) for _ in range(3)]
+            tasks = [group.create_task(serve_timed(rig)) for _ in range(3)]
             await asyncio.sleep(0.1)
             assert (member.n_in_flight, member.n_waiting) == (1, 2)
         assert [task.result() for task in tasks] == [("up0", 1.0), ("up0", 2.0), ("up0", 3.0)]
@@ -65,10 +65,10 @@ def test_limit_full_queue_rejects_at_once() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(3), SendText("ok")]], limit=LimitConfig("fixed", min=1, max=1, max_waiting=1))
-        await served(rig)
+        await serve_timed(rig)
         async with asyncio.TaskGroup() as group:
             for _ in range(2):
-                group.create_task(served(rig))
+                group.create_task(serve_timed(rig))
             await asyncio.sleep(0.1)
             with pytest.raises(Shed) as shed:
                 await rig.serve()
@@ -85,9 +85,9 @@ def test_limit_wait_that_cannot_end_in_time_is_refused() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(3), SendText("ok")]], limit=ONE)
-        await served(rig)
+        await serve_timed(rig)
         async with asyncio.TaskGroup() as group:
-            group.create_task(served(rig))
+            group.create_task(serve_timed(rig))
             await asyncio.sleep(0.1)
             with pytest.raises(Shed, match=r"a wait of 3 s for a slot plus up to 4\.5 s for a first token"):
                 await rig.serve(total_s=1.0)
@@ -102,7 +102,7 @@ def test_limit_wait_ends_at_the_deadline() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(3), SendText("ok")]], limit=ONE)
         async with asyncio.TaskGroup() as group:
-            group.create_task(served(rig))
+            group.create_task(serve_timed(rig))
             await asyncio.sleep(0.1)
             with pytest.raises(DeadlineExceeded):
                 await rig.serve(total_s=1.0)
@@ -117,9 +117,9 @@ def test_limit_full_upstream_falls_back() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(60), SendText("ok")]], [SECOND], limit=ONE, n_fallback=1, timeouts=Timeouts(total_s=10))
         async with asyncio.TaskGroup() as group:
-            first = group.create_task(served(rig, total_s=600))
+            first = group.create_task(serve_timed(rig, total_s=600))
             await asyncio.sleep(0)
-            assert (await served(rig))[0] == "up1"
+            assert (await serve_timed(rig))[0] == "up1"
             first.cancel()
 
     run(main)
@@ -132,11 +132,11 @@ def test_limit_client_that_leaves_the_queue_passes_its_place_on(leaves_at_s: flo
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [SECOND], limit=ONE)
         async with asyncio.TaskGroup() as group:
-            group.create_task(served(rig))
+            group.create_task(serve_timed(rig))
             await asyncio.sleep(0)
-            leaver = group.create_task(served(rig))
+            leaver = group.create_task(serve_timed(rig))
             await asyncio.sleep(0)
-            last = group.create_task(served(rig))
+            last = group.create_task(serve_timed(rig))
             loop.call_at(leaves_at_s, leaver.cancel)
         assert last.result() == ("up0", 2.0)
         member = rig.registry["up0"]
@@ -203,7 +203,7 @@ def test_limit_by_lane_full_long_lane_does_not_delay_short_requests() -> None:
         first, second = [asyncio.ensure_future(rig.serve(novel)) for _ in range(2)]
         await asyncio.sleep(0.1)
         assert (long.n_in_flight, long.n_waiting, short.n_in_flight, member.n_in_flight) == (1, 1, 0, 1)
-        assert await served(rig) == ("up0", 1.1)
+        assert await serve_timed(rig) == ("up0", 1.1)
         await read(await first)
         await read(await second)
         notes = [done.notes for done in rig.sink.facts_of(RequestDone)]
@@ -225,13 +225,13 @@ def test_limit_reload_of_lanes_keeps_waiting_requests() -> None:
         assert member.lanes is not None
         before = member.lanes["short"]
         before.limit.adopt_value(1.0)
-        asking = [asyncio.ensure_future(served(rig)) for _ in range(3)]
+        asking = [asyncio.ensure_future(serve_timed(rig)) for _ in range(3)]
         await asyncio.sleep(0.1)
         member.split_by_lane(())
         assert member.limiter_of("short") is member.whole_limiter
         assert [at for _, at in await asyncio.gather(*asking)] == [1.0, 1.1, 1.1]
         member.limit.adopt_value(1.0)
-        asking = [asyncio.ensure_future(served(rig)) for _ in range(3)]
+        asking = [asyncio.ensure_future(serve_timed(rig)) for _ in range(3)]
         await asyncio.sleep(0.1)
         assert (member.n_in_flight, member.whole_limiter.n_waiting) == (1, 2)
         member.split_by_lane(LANES)
@@ -258,11 +258,11 @@ def test_limit_hedge_needs_a_place_of_its_lane() -> None:
         full = other.lanes["short"]
         full.limit.adopt_value(1.0)
         full.acquire()
-        assert (await served(rig))[0] == "up0"
+        assert (await serve_timed(rig))[0] == "up0"
         assert [attempt.upstream for attempt in rig.sink.facts_of(AttemptDone)] == ["up0", "up0"]
         rig.registry["up0"].split_by_lane(LANES)
         rig.registry["up0"].limiter_of("short").limit.adopt_value(1.0)
-        assert (await served(rig))[0] == "up0"
+        assert (await serve_timed(rig))[0] == "up0"
         assert rig.sink.facts_of(Hedged)[-1].refused == "busy"
 
     run(main)

@@ -19,7 +19,7 @@ from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Script, SendText, SimLoop, Wait, run
 from stayfast.upstreams.state.upstream_state import ModelHealth
-from tests.flow.admission_rig import anybody
+from tests.flow.admission_rig import quota_for_all
 from tests.flow.dialects import ask
 from tests.flow.rig import MODEL, Rig, chat, read
 
@@ -153,7 +153,7 @@ def test_lost_hedge_uses_no_quota_and_its_tokens_are_estimates() -> None:
     async def main(loop: SimLoop) -> None:
         left = []
         for config in (HedgeConfig("off"), RACE):
-            admission = Admission(AdmissionConfig(), anybody(cost_per_day=10.0), loop, Random(3))
+            admission = Admission(AdmissionConfig(), quota_for_all(cost_per_day=10.0), loop, Random(3))
             rig = hedging_rig(loop, [[Wait(1.0), SendText("first")]], [QUICK], config=config, admission=admission)
             done = await serve(rig, chat(messages=[{"role": "user", "content": "x" * 40_000}], max_tokens=10))
             left.append(admission.tenants.get(None, loop.now()).quota.levels(loop.now())["cost_per_day"][0])

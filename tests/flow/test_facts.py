@@ -17,7 +17,7 @@ THREE: Script = [Wait(0.2), SendText("a"), Wait(0.1), SendText("b"), Wait(0.3), 
 PING = SendBytes(b": ping\n\n")
 
 
-def told(rig: Rig) -> RequestDone:
+def request_fact(rig: Rig) -> RequestDone:
     """The one request's end."""
     (fact,) = rig.sink.facts_of(RequestDone)
     return fact
@@ -28,7 +28,7 @@ def test_facts_of_a_stream_have_its_gaps() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [THREE])
         await read(await rig.serve())
-        fact = told(rig)
+        fact = request_fact(rig)
         assert [gap for seen in rig.sink.facts_of(TokenGaps) for gap in seen.gaps_s] == pytest.approx([0.1, 0.3])
         assert (fact.ttft_s, fact.gap_max_s, fact.tpot_s) == pytest.approx((0.2, 0.3, 0.2))
 
@@ -40,7 +40,7 @@ def test_facts_pings_are_no_content() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[SendText("a"), Wait(0.9), PING, Wait(0.9), PING, SendText("b")]])
         await read(await rig.serve())
-        (attempt,) = told(rig).attempts
+        (attempt,) = request_fact(rig).attempts
         assert [stall.seconds for stall in attempt.stalls] == pytest.approx([1.8])
 
     run(main)
@@ -57,7 +57,7 @@ def test_facts_stall_that_ends_the_answer_is_counted() -> None:
             async with asyncio.timeout(4):
                 await reply.next()
         reply.close()
-        fact = told(rig)
+        fact = request_fact(rig)
         (attempt,) = fact.attempts
         assert fact.status == 499
         assert fact.gap_max_s == pytest.approx(4)
@@ -72,7 +72,7 @@ def test_facts_of_a_request_have_all_attempts() -> None:
         scripts: list[Script] = [[Wait(0.1), Fail(Fault.STATUS, 503)], [Wait(0.2), Fail(Fault.RESET)], THREE]
         rig = Rig(loop, *([script] for script in scripts), retry=RetryConfig(max_attempts=3), in_turn=True)
         await read(await rig.serve())
-        fact = told(rig)
+        fact = request_fact(rig)
         assert fact.attempts == tuple(rig.sink.facts_of(AttemptDone))
         assert [(one.upstream, one.n_attempt, one.outcome, one.fault, one.upstream_status) for one in fact.attempts] == [
             ("up0", 1, Outcome.DROPPED, "status", 503), ("up1", 2, Outcome.DROPPED, "reset", None),
@@ -89,7 +89,7 @@ def test_facts_back_off_is_time_of_the_gateway() -> None:
         rig = Rig(loop, [[Wait(0.1), Fail(Fault.STATUS, 503, retry_after_s=2.0)], THREE],
                   retry=RetryConfig(max_attempts=2))
         await read(await rig.serve())
-        assert told(rig).own_s == pytest.approx(2.0, abs=0.2)
+        assert request_fact(rig).own_s == pytest.approx(2.0, abs=0.2)
 
     run(main)
 
@@ -101,11 +101,11 @@ def test_facts_cost_is_by_attempt_and_reported_usage() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [THREE], price=price)
         await read(await rig.serve())
-        assert told(rig).cost_usd == pytest.approx((10 + 300) / 1e6)
+        assert request_fact(rig).cost_usd == pytest.approx((10 + 300) / 1e6)
         cut = Rig(loop, [[SendText("a"), Cut()]], price=price)
         with pytest.raises(StayfastError):
             await read(await cut.serve())
-        (attempt,) = told(cut).attempts
+        (attempt,) = request_fact(cut).attempts
         assert (attempt.fault, attempt.is_estimated) == ("truncated", True)
         assert attempt.usage == Usage(len(chat().body) // 4, 1)  # nothing is known there yet
         assert attempt.cost_usd == pytest.approx((len(chat().body) // 4 + 100) / 1e6)
@@ -118,7 +118,7 @@ def test_facts_of_a_whole_answer_have_the_pace_of_its_upstream() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [THREE])
         await read(await rig.serve(chat(stream=False)))
-        fact = told(rig)
+        fact = request_fact(rig)
         assert not fact.stream
         assert (fact.ttft_s, fact.tpot_s) == pytest.approx((0.2, 0.2))
 
@@ -131,7 +131,7 @@ def test_facts_queue_time_is_from_the_first_byte_to_the_start() -> None:
         rig = Rig(loop, [THREE])
         loop.stall(0.4)
         await read(await rig.gateway.serve(chat(), Arrival("req_1", loop.now() - 0.4)))
-        assert told(rig).queue_s == pytest.approx(0.4)
-        assert told(rig).own_s == pytest.approx(0.4)
+        assert request_fact(rig).queue_s == pytest.approx(0.4)
+        assert request_fact(rig).own_s == pytest.approx(0.4)
 
     run(main)

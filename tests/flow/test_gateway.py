@@ -10,7 +10,7 @@ from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import Outcome, Stage
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Cut, Fail, Script, SendBytes, SendText, SimLoop, Wait, run
-from tests.flow.rig import Rig, chat, read, said
+from tests.flow.rig import Rig, chat, read, text_of
 
 HELLO: Script = [Wait(0.25), SendText("Hel"), Wait(0.1), SendText("lo")]
 
@@ -22,7 +22,7 @@ def test_serve_returns_at_the_first_content_token() -> None:
         rig = Rig(loop, [HELLO])
         reply = await rig.serve()
         assert loop.now() == 0.25
-        assert said(await read(reply)) == "Hello"
+        assert text_of(await read(reply)) == "Hello"
         assert loop.now() == 0.35
         assert rig.n_in_flight == 0
         assert rig.n_open == 0
@@ -104,7 +104,7 @@ def test_serve_holds_a_role_only_chunk_back_until_content() -> None:
         rig = Rig(loop, [[role, Wait(0.5), Fail()], HELLO], retry=RetryConfig(max_attempts=2))
         reply = await rig.serve()
         body = await read(reply)
-        assert said(body) == "Hello"
+        assert text_of(body) == "Hello"
         assert b'"id":"x"' not in body
         assert reply.n_attempts == 2
 
@@ -150,7 +150,7 @@ def test_serve_error_event_before_content_is_retried_elsewhere() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[in_band]], [HELLO], retry=RetryConfig(max_attempts=2))
         for _ in range(5):  # whichever of the two is drawn first
-            assert said(await read(await rig.serve())) == "Hello"
+            assert text_of(await read(await rig.serve())) == "Hello"
         faults = {attempt.fault for attempt in rig.sink.facts_of(AttemptDone)}
         assert faults == {None, "in_band"}
 
@@ -220,7 +220,7 @@ def test_serve_refused_credentials_are_retried_only_elsewhere() -> None:
         assert rig.scripted[0].n_calls == 1
         rig = Rig(loop, [refused], [HELLO], retry=RetryConfig(max_attempts=3))
         for _ in range(5):
-            assert said(await read(await rig.serve())) == "Hello"
+            assert text_of(await read(await rig.serve())) == "Hello"
 
     run(main)
 

@@ -19,7 +19,7 @@ from stayfast.policy.admission.overload import AdmissionConfig
 from stayfast.policy.resilience.hedge import LEAST_AFTER_S, HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Cut, Fail, Script, SendText, SimLoop, Wait, run
-from tests.flow.admission_rig import anybody
+from tests.flow.admission_rig import quota_for_all
 from tests.flow.rig import MODEL, Rig, chat, read
 
 RACE = HedgeConfig("race", race_after_s=0.1)
@@ -27,7 +27,7 @@ SLOW: Script = [Wait(5.0), SendText("slow")]
 QUICK: Script = [Wait(0.2), SendText("quick")]
 
 
-def _rig(loop: SimLoop, *scripts: list[Script], config: HedgeConfig = RACE, retry: RetryConfig | None = None,
+def _hedging_rig(loop: SimLoop, *scripts: list[Script], config: HedgeConfig = RACE, retry: RetryConfig | None = None,
          n_fallback: int = 0, timeouts: Timeouts | None = None, admit: Admit | None = None) -> Rig:
     """A rig whose route hedges."""
     retry = retry or RetryConfig(max_attempts=1)
@@ -47,7 +47,7 @@ def _assert_nothing_left(rig: Rig) -> None:
 def test_hedge_wins_and_the_first_attempt_is_closed_at_once() -> None:
     """Sent at 0.1 s, first token at 0.3 s; the first attempt is closed at that instant."""
     async def main(loop: SimLoop) -> None:
-        rig = _rig(loop, [SLOW], [QUICK])
+        rig = _hedging_rig(loop, [SLOW], [QUICK])
         reply = await rig.serve()
         assert loop.now() == pytest.approx(0.3)
         assert (reply.upstream, rig.scripted[0].n_open) == ("up1", 0)
@@ -68,7 +68,7 @@ def test_hedge_wins_and_the_first_attempt_is_closed_at_once() -> None:
 def test_hedge_loses_and_is_closed() -> None:
     """It had run for 0.1 s when the first attempt had its token."""
     async def main(loop: SimLoop) -> None:
-        rig = _rig(loop, [QUICK], [SLOW])
+        rig = _hedging_rig(loop, [QUICK], [SLOW])
         assert b"quick" in await read(await rig.serve())
         assert [(done.upstream, done.is_lost) for done in rig.sink.facts_of(AttemptDone)] == [("up1", True), ("up0", False)]
         await asyncio.sleep(0)
@@ -79,7 +79,7 @@ def test_hedge_loses_and_is_closed() -> None:
 
 def test_hedge_answers_after_the_first_attempt_failed() -> None:
     async def main(loop: SimLoop) -> None:
-        rig = _rig(loop, [[Wait(0.15), Fail(status=503)]], [QUICK])
+        rig = _hedging_rig(loop, [[Wait(0.15), Fail(status=503)]], [QUICK])
         assert (await rig.serve()).upstream == "up1"
         assert loop.now() == pytest.approx(0.3)
 
@@ -89,7 +89,7 @@ def test_hedge_answers_after_the_first_attempt_failed() -> None:
 def test_hedge_and_first_attempt_fail_with_the_first_error() -> None:
     """No attempt stays open."""
     async def main(loop: SimLoop) -> None:
-        rig = _rig(loop, [[Wait(0.15), Fail(status=503)]], [[Wait(0.2), Fail(Fault.RESET)]])
+        rig = _hedging_rig(loop, [[Wait(0.15), Fail(status=503)]], [[Wait(0.2), Fail(Fault.RESET)]])
         with pytest.raises(UpstreamFailed) as failed:
             await rig.serve()
         assert failed.value.upstream == "up0"
@@ -114,7 +114,7 @@ def test_hedge_of_a_hanging_attempt_is_retried_elsewhere(stream: bool, scripts: 
                                                              asked: list[tuple[str, bool]]) -> None:
     """At once, from the retry budget; the hanging attempt is closed with the answer."""
     async def main(loop: SimLoop) -> None:
-        rig = _rig(loop, *scripts, retry=RetryConfig(max_attempts=3))
+        rig = _hedging_rig(loop, *scripts, retry=RetryConfig(max_attempts=3))
         for upstream in rig.scripted:
             upstream.always_streams = stream  # else it is not asked twice for whole answers
         reply = await rig.serve(chat(stream=stream))
@@ -135,7 +135,8 @@ def test_hedge_of_a_hanging_attempt_is_retried_elsewhere(stream: bool, scripts: 
 def test_race_makes_no_more_retries_than_allowed(retry: RetryConfig, n_retries: int) -> None:
     """Three attempts fail one after another beside one that hangs until it times out."""
     async def main(loop: SimLoop) -> None:
-        rig = _rig(loop, [FAILS], [HANGS], [FAILS], [FAILS], retry=retry, timeouts=Timeouts(total_s=10, first_token_s=2))
+        rig = _hedging_rig(loop, [FAILS], [HANGS], [FAILS], [FAILS], retry=retry, timeouts=Timeouts(total_s=10,
+                                                                                                    first_token_s=2))
         with pytest.raises(UpstreamFailed) as failed:
             await rig.serve()
         assert failed.value.upstream == "up0"
@@ -150,7 +151,7 @@ def test_hedge_that_hangs_does_not_block_a_retry() -> None:
     """`auto`, with the one hedge of `max_extra: 1` hanging: a failure of the first attempt is retried."""
     async def main(loop: SimLoop) -> None:
         script: list[Script] = [*[QUICK] * 9, [Wait(3.0), SendText("late")]]
-        rig = _rig(loop, script, script, [QUICK], config=HedgeConfig(budget=0.2, max_extra=1),
+        rig = _hedging_rig(loop, script, script, [QUICK], config=HedgeConfig(budget=0.2, max_extra=1),
                    retry=RetryConfig(max_attempts=2))
         for _ in range(300):
             await read(await rig.serve())
@@ -166,7 +167,7 @@ def test_hedge_that_hangs_does_not_block_a_retry() -> None:
 
 def test_hedge_is_not_sent_for_a_stateful_request() -> None:
     async def main(loop: SimLoop) -> None:
-        rig = _rig(loop, [SLOW], [QUICK])
+        rig = _hedging_rig(loop, [SLOW], [QUICK])
         assert (await rig.serve(chat(store=True))).upstream == "up0"
         assert rig.sink.facts_of(Hedged) == []
 
@@ -177,7 +178,7 @@ def test_hedge_delay_follows_the_live_distribution() -> None:
     """One in ten of the answers takes 3 s: after two hundred samples, slow requests are hedged within the second."""
     async def main(loop: SimLoop) -> None:
         script: list[Script] = [*[QUICK] * 9, [Wait(3.0), SendText("late")]]
-        rig = _rig(loop, script, script, config=HedgeConfig(budget=0.2))
+        rig = _hedging_rig(loop, script, script, config=HedgeConfig(budget=0.2))
         took = []
         for _ in range(300):
             began_at = loop.now()
@@ -198,7 +199,7 @@ def test_hedge_defaults_shorten_a_tail() -> None:
     """One in fifteen of the answers is slow; the notes have the limit of 10 %."""
     async def main(loop: SimLoop) -> None:
         script: list[Script] = [*[QUICK] * 14, [Wait(3.0), SendText("late")]]
-        rig = _rig(loop, script, script, config=HedgeConfig())
+        rig = _hedging_rig(loop, script, script, config=HedgeConfig())
         took = []
         for _ in range(400):
             began_at = loop.now()
@@ -217,7 +218,7 @@ def test_hedge_that_is_not_sent_has_a_reason_in_the_notes(stream: bool) -> None:
     """At first too few samples are known; after two hundred fast answers, one slow answer is no tail."""
     async def main(loop: SimLoop) -> None:
         slow: Script = [Wait(3.0), SendText("late")]
-        rig = _rig(loop, [slow, *[QUICK] * 200, slow, *[QUICK] * 9], config=HedgeConfig())
+        rig = _hedging_rig(loop, [slow, *[QUICK] * 200, slow, *[QUICK] * 9], config=HedgeConfig())
         rig.scripted[0].always_streams = stream  # else it is not asked twice for whole answers
         for _ in range(202):
             await read(await rig.serve(chat(stream=stream)))
@@ -236,7 +237,7 @@ def test_hedge_delay_has_a_lower_bound() -> None:
     async def main(loop: SimLoop) -> None:
         quick: Script = [Wait(0.001), SendText("quick")]
         script: list[Script] = [*[quick] * 19, [Wait(3.0), SendText("late")]]
-        rig = _rig(loop, script, script, config=HedgeConfig(budget=0.2))
+        rig = _hedging_rig(loop, script, script, config=HedgeConfig(budget=0.2))
         for _ in range(300):
             await read(await rig.serve())
             await asyncio.sleep(0.05)
@@ -252,7 +253,7 @@ def test_hedge_streak_of_slow_answers_moves_traffic_elsewhere() -> None:
     """All answers of an upstream begin to take 5 s: a few requests are hedged, the next ones start elsewhere."""
     async def main(loop: SimLoop) -> None:
         usual: list[Script] = [*[QUICK] * 9, [Wait(3.0), SendText("late")]] * 12
-        rig = _rig(loop, [*usual, *[SLOW] * 100], [QUICK], config=HedgeConfig(budget=0.1))
+        rig = _hedging_rig(loop, [*usual, *[SLOW] * 100], [QUICK], config=HedgeConfig(budget=0.1))
         for _ in range(len(usual)):
             await read(await rig.serve())
         before = len(rig.sink.facts_of(RequestDone))
@@ -268,7 +269,7 @@ def test_hedge_streak_of_slow_answers_moves_traffic_elsewhere() -> None:
 def test_hedge_goes_to_the_same_upstream_while_the_other_fails() -> None:
     """After five failures in a row the other upstream is out."""
     async def main(loop: SimLoop) -> None:
-        rig = _rig(loop, [[Wait(0.3), SendText("first")]], [[Fail(status=503)]])
+        rig = _hedging_rig(loop, [[Wait(0.3), SendText("first")]], [[Fail(status=503)]])
         for _ in range(7):
             await read(await rig.serve())
         asked = [sorted(attempt.upstream for attempt in done.attempts) for done in rig.sink.facts_of(RequestDone)]
@@ -281,7 +282,7 @@ def test_hedge_is_not_sent_while_requests_wait_for_places() -> None:
     """One place, taken; a second request waits from 0.05 s until its client leaves at 0.35 s."""
     async def main(loop: SimLoop) -> None:
         admission = Admission(AdmissionConfig(1), {}, loop, Random(1))
-        rig = _rig(loop, [SLOW], [QUICK], admit=admission)
+        rig = _hedging_rig(loop, [SLOW], [QUICK], admit=admission)
 
         async def wait() -> None:
             await asyncio.sleep(0.05)
@@ -351,7 +352,7 @@ def test_hedge_random_upstreams_and_clients_leave_nothing_held(seed: int) -> Non
         config = HedgeConfig("race", race_after_s=rng.choice((0.0, 0.05, 0.1)))
         scripts = [[_script(rng) for _ in range(3)] for _ in range(4)]
         n_fallback = rng.choice((0, 1))
-        rig = _rig(loop, *scripts, config=config, retry=RetryConfig(max_attempts=3, backoff_base_s=0.05),
+        rig = _hedging_rig(loop, *scripts, config=config, retry=RetryConfig(max_attempts=3, backoff_base_s=0.05),
                    n_fallback=n_fallback, timeouts=Timeouts(total_s=1.5, first_token_s=0.4, idle_s=0.3))
         async with asyncio.TaskGroup() as group:
             for _ in range(5):
@@ -372,8 +373,8 @@ def test_hedge_counts_once_in_the_quota_of_a_tenant() -> None:
     async def main(loop: SimLoop) -> None:
         used = []
         for config in (HedgeConfig("off"), RACE):
-            admission = Admission(AdmissionConfig(), anybody(tokens_per_day=1e6), loop, Random(3))
-            rig = _rig(loop, [SLOW], [QUICK], config=config, admit=admission)
+            admission = Admission(AdmissionConfig(), quota_for_all(tokens_per_day=1e6), loop, Random(3))
+            rig = _hedging_rig(loop, [SLOW], [QUICK], config=config, admit=admission)
             await read(await rig.serve(chat(messages=[{"role": "user", "content": "x" * 4000}], max_tokens=10)))
             used.append(1e6 - admission.tenants.get(None, loop.now()).quota.bucket_for("tokens_per_day").level(loop.now()))
         assert used[0] == pytest.approx(used[1], abs=20)

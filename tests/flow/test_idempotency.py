@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from stayfast.core.errors import DeadlineExceeded, Rejected, StayfastError, UpstreamFailed
-from stayfast.core.types import CacheControl, Request
+from stayfast.core.types import CacheControl, Request, Stage
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.exchange import Arrival, Exchange, Ledger
 from stayfast.pipeline.plan import Bypass
@@ -19,10 +19,17 @@ from stayfast.policy.cache.idempotency import MAX_KEYS, IdempotencyConfig
 from stayfast.stores.memory import MemoryStore
 from stayfast.testing import Fail, Script, SendText, SimLoop, Wait, run
 from tests.flow.cache_rig import CacheRig
-from tests.flow.rig import MODEL, Rig, chat, read, said
+from tests.flow.rig import MODEL, Rig, chat, read, text_of
 
 HELLO: Script = [Wait(0.25), SendText("Hel"), Wait(0.1), SendText("lo")]
 OTHER: Script = [Wait(0.25), SendText("other")]
+
+
+def running_ledger(loop: SimLoop) -> Ledger:
+    """The ledger of a request that is in its call."""
+    ledger = Ledger(loop, loop.now(), loop.now() + 60.0, divide_deadline(BudgetConfig(), 60.0))
+    ledger.enter(Stage.CALL)
+    return ledger
 
 
 class KeyRig(Rig):
@@ -31,7 +38,7 @@ class KeyRig(Rig):
     def __init__(self, loop: SimLoop, *scripts: Script, config: IdempotencyConfig | None = None) -> None:
         super().__init__(loop, scripts, idempotency=config)
 
-    async def ask(self, request: Request | None = None, key: str = "k", tenant: str | None = "acme",
+    async def request(self, request: Request | None = None, key: str = "k", tenant: str | None = "acme",
                   control: CacheControl | None = None, more: tuple[tuple[str, str], ...] = ()) -> Reply:
         """Serve one request with this key."""
         arrival = Arrival("r", self.loop.now(), tenant, (("idempotency-key", key), *more), cache=control)
@@ -40,10 +47,10 @@ class KeyRig(Rig):
     async def text(self, request: Request | None = None, key: str = "k", tenant: str | None = "acme",
                    control: CacheControl | None = None, more: tuple[tuple[str, str], ...] = ()) -> str:
         """What it says."""
-        return said(await read(await self.ask(request, key, tenant, control, more)))
+        return text_of(await read(await self.request(request, key, tenant, control, more)))
 
     @property
-    def n_asked(self) -> int:
+    def n_calls(self) -> int:
         """Calls of the upstream."""
         return self.scripted[0].n_calls
 
@@ -59,20 +66,20 @@ def test_idempotency_key_repeats_share_a_call_and_then_its_answer(*, stream: boo
         request = chat(stream=stream)
 
         async def body(key: str = "k", tenant: str = "acme") -> bytes:
-            return await read(await rig.ask(request, key, tenant))
+            return await read(await rig.request(request, key, tenant))
 
         first, second = await asyncio.gather(body(), body())
         began_at = loop.now()
         third = await body()
         assert first == second == third
         assert loop.now() == began_at  # it needed no upstream
-        assert rig.n_asked == 1
+        assert rig.n_calls == 1
         await body(key="k2")
         await body(tenant="beta")
-        assert rig.n_asked == 3
+        assert rig.n_calls == 3
         await asyncio.sleep(rig.answers.config.ttl_s + 1)
         assert await body() != b""
-        assert rig.n_asked == 4
+        assert rig.n_calls == 4
         await asyncio.sleep(0.1)
         assert (rig.n_in_flight, rig.n_open, len(rig.calls)) == (0, 0, 0)
 
@@ -86,18 +93,18 @@ def test_idempotency_key_with_another_body_is_refused() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = KeyRig(loop, HELLO)
-        reply = await rig.ask()
+        reply = await rig.request()
         for _ in range(2):
             for other in (chat(temperature=0.5), chat(stream=False)):
                 with pytest.raises(Rejected) as refused:
-                    await rig.ask(other)
+                    await rig.request(other)
                 assert (refused.value.status, refused.value.code, refused.value.param) == (
                     422, "idempotency_key_reused", "idempotency-key")
             with pytest.raises(Rejected):
-                await rig.ask(more=(("anthropic-beta", "b"),))
+                await rig.request(more=(("anthropic-beta", "b"),))
             await read(reply)
         assert await rig.text(more=(("x-stainless-retry-count", "1"), ("traceparent", "t"))) == "Hello"
-        assert rig.n_asked == 1
+        assert rig.n_calls == 1
 
     run(main)
 
@@ -130,7 +137,7 @@ def test_idempotency_key_of_a_client_that_left_can_be_used_again() -> None:
         await asyncio.gather(task, return_exceptions=True)
         assert (rig.n_in_flight, rig.n_open) == (0, 0)
         assert await rig.text() == "Hello"
-        assert rig.n_asked == 2
+        assert rig.n_calls == 2
 
     run(main)
 
@@ -153,12 +160,12 @@ def test_idempotency_key_of_a_running_request_that_cannot_be_shared_is_a_409() -
         first = asyncio.create_task(rig.text())
         await asyncio.sleep(0.5)
         with pytest.raises(Rejected) as refused:
-            await rig.ask()
+            await rig.request()
         assert (refused.value.status, refused.value.code) == (409, "idempotency_key_in_use")
         assert await rig.text() == "Hello"  # it asked a slow cache, too, and there was an answer when that was done
         assert await first == "Hello"
         assert await rig.text() == "Hello"
-        assert rig.n_asked == 1
+        assert rig.n_calls == 1
 
     run(main)
 
@@ -179,7 +186,7 @@ def test_idempotency_works_with_a_cache() -> None:
 
         async def text(key: str, control: CacheControl | None = None) -> str:
             arrival = Arrival("r", loop.now(), "acme", (("idempotency-key", key),), cache=control)
-            return said(await read(await rig.gateway.serve(chat(), arrival)))
+            return text_of(await read(await rig.gateway.serve(chat(), arrival)))
 
         assert list(await asyncio.gather(text("a"), text("b"), text("a"))) == ["Hello"] * 3
         assert await text("c") == "Hello"
@@ -195,7 +202,7 @@ def test_idempotency_memory_is_bounded() -> None:
     """By bytes and by keys: the oldest go first, and an answer that is too long is not stored."""
 
     async def main(loop: SimLoop) -> None:
-        ledger = Ledger(loop, 0.0, 60.0, divide_deadline(BudgetConfig(), 60.0, ""))
+        ledger = running_ledger(loop)
         answers = IdempotentAnswers(IdempotencyConfig(max_bytes=10_000))
         for n in range(2 * MAX_KEYS):
             answers.begin(b"%d" % n, b"", ledger)
@@ -218,16 +225,16 @@ def test_idempotency_running_key_survives_many_newer_ones() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = KeyRig(loop, HELLO)
-        ledger = Ledger(loop, 0.0, 60.0, divide_deadline(BudgetConfig(), 60.0, ""))
+        ledger = running_ledger(loop)
         first = asyncio.create_task(rig.text())
         await asyncio.sleep(0.1)
         for n in range(2 * MAX_KEYS):
             rig.answers.begin(b"%d" % n, b"", ledger)
             rig.answers.store_answer(b"%d" % n, IdempotentAnswer(bytes(10_000), 0.0, None, None))
         with pytest.raises(Rejected):
-            await rig.ask(chat(temperature=0.5))
+            await rig.request(chat(temperature=0.5))
         assert await first == await rig.text() == "Hello"
-        assert rig.n_asked == 1
+        assert rig.n_calls == 1
 
     run(main)
 
@@ -241,7 +248,7 @@ def test_idempotency_repeat_with_a_longer_deadline_makes_a_new_call(*, is_kept: 
 
         async def text(total_s: float) -> str:
             arrival = Arrival("r", loop.now(), "acme", (("idempotency-key", "k"),), total_s=total_s)
-            return said(await read(await rig.gateway.serve(chat(), arrival)))
+            return text_of(await read(await rig.gateway.serve(chat(), arrival)))
 
         found = await asyncio.gather(text(0.5), text(10.0), text(20.0), return_exceptions=True)
         assert isinstance(found[0], DeadlineExceeded)
@@ -261,7 +268,7 @@ def test_idempotency_call_shared_with_the_cache_survives_its_maker(control: Cach
 
         async def text() -> str:
             arrival = Arrival("r", loop.now(), "acme", (("idempotency-key", "k"),), cache=control)
-            return said(await read(await rig.gateway.serve(chat(), arrival)))
+            return text_of(await read(await rig.gateway.serve(chat(), arrival)))
 
         first, second = (asyncio.create_task(text()) for _ in range(2))
         await asyncio.sleep(0.1)
@@ -284,7 +291,8 @@ def test_idempotency_repeat_during_the_failure_of_the_call_makes_another() -> No
         async def text(n_turns: int) -> str:
             for _ in range(n_turns):
                 await asyncio.sleep(0)
-            return said(await read(await rig.gateway.serve(chat(), Arrival("r", 0.0, "acme", (("idempotency-key", "k"),)))))
+            return text_of(await read(await rig.gateway.serve(chat(), Arrival("r", 0.0, "acme",
+                                                                              (("idempotency-key", "k"),)))))
 
         found = await asyncio.gather(*[text(n_turns) for n_turns in range(12)], return_exceptions=True)
         assert {type(error) for error in found} == {UpstreamFailed}
@@ -299,7 +307,7 @@ def test_idempotency_forwarded_request_is_no_repeat() -> None:
         rig = KeyRig(loop, HELLO)
         hop = (("x-stayfast-hop", "2"),)
         assert list(await asyncio.gather(rig.text(), rig.text(more=hop))) == ["Hello", "Hello"]
-        assert rig.n_asked == 2
+        assert rig.n_calls == 2
 
     run(main)
 
@@ -313,7 +321,7 @@ def test_idempotency_retry_after_a_degraded_answer_makes_a_call(cache: CacheConf
         arrival = Arrival("r", loop.now(), "acme", (("idempotency-key", "k"),))
         texts = []
         for _ in range(2):
-            texts.append(said(await read(await rig.gateway.serve(chat(), arrival))))
+            texts.append(text_of(await read(await rig.gateway.serve(chat(), arrival))))
             await asyncio.sleep(0.1)
         assert texts == ["other", "Hello"]
 

@@ -19,7 +19,7 @@ from stayfast.policy.admission.priority import Urgency
 from stayfast.policy.admission.queue import QueueConfig
 from stayfast.policy.resilience.ttft import TtftPredictor
 from stayfast.testing import SendText, SimLoop, Wait, run
-from tests.flow.admission_rig import Admitting
+from tests.flow.admission_rig import AdmissionRig
 from tests.flow.rig import Rig, chat
 
 QUEUE = QueueConfig(max_wait_s=30, target_wait_s=30)
@@ -32,17 +32,17 @@ def long() -> Request:
     return chat(messages=[{"role": "user", "content": "x" * N_LONG}])
 
 
-class Laned(Admitting):
+class LanesRig(AdmissionRig):
     """Eight places: five short, two long, one batch. Answers take two times half a second."""
 
     def __init__(self, loop: SimLoop, lanes: LanesConfig = LANES) -> None:
         super().__init__(loop)
         self.admission = Admission(AdmissionConfig(8, QUEUE, reserved_share=0.0, lanes=lanes), {}, loop, Random(3))
-        self.rig = Rig(loop, [[Wait(0.5), SendText("hello"), Wait(0.5), SendText("world")]], admit=self.admission)
+        self.gateway_rig = Rig(loop, [[Wait(0.5), SendText("hello"), Wait(0.5), SendText("world")]], admit=self.admission)
 
     def assert_empty(self) -> None:
         """Neither in the lanes."""
-        assert (self.admission.places.n_taken, self.rig.n_in_flight, self.rig.n_open) == (0, 0, 0)
+        assert (self.admission.places.n_taken, self.gateway_rig.n_in_flight, self.gateway_rig.n_open) == (0, 0, 0)
         assert self.admission.places.lanes is not None
         lanes = self.admission.places.lanes.all
         assert [(lane.n_running, lane.n_prefilling, lane.queue.n) for lane in lanes] == [(0, 0, 0)] * 3
@@ -55,13 +55,13 @@ def test_lanes_rig_long_request_is_long() -> None:
 def test_lanes_short_requests_do_not_wait_for_long_ones() -> None:
     """Four long prompts are read one after another, each to its first token; short requests go on at once."""
     async def main(loop: SimLoop) -> None:
-        it = Laned(loop)
-        asking = [asyncio.ensure_future(it.outcome(request=long())) for _ in range(4)]
+        rig = LanesRig(loop)
+        asking = [asyncio.ensure_future(rig.outcome(request=long())) for _ in range(4)]
         await asyncio.sleep(0)
-        assert await asyncio.gather(*[it.outcome() for _ in range(5)]) == ["1"] * 5
+        assert await asyncio.gather(*[rig.outcome() for _ in range(5)]) == ["1"] * 5
         assert await asyncio.gather(*asking) == ["1", "1.5", "2", "2.5"]
-        it.assert_empty()
-        notes = [fact.notes for fact in it.rig.sink.facts_of(RequestDone) if fact.notes]
+        rig.assert_empty()
+        notes = [fact.notes for fact in rig.gateway_rig.sink.facts_of(RequestDone) if fact.notes]
         assert notes[0] == ("queued 500 ms in lane long, band realtime: 1 of 8 places were taken, 0 others waiting",)
 
     run(main)
@@ -69,23 +69,23 @@ def test_lanes_short_requests_do_not_wait_for_long_ones() -> None:
 
 def test_lanes_queue_depths_are_by_lane_and_band() -> None:
     async def main(loop: SimLoop) -> None:
-        it = Laned(loop)
-        asking = [asyncio.ensure_future(it.outcome(request=long())) for _ in range(3)]
-        asking.append(asyncio.ensure_future(it.outcome(urgency=Urgency.BATCH)))
+        rig = LanesRig(loop)
+        asking = [asyncio.ensure_future(rig.outcome(request=long())) for _ in range(3)]
+        asking.append(asyncio.ensure_future(rig.outcome(urgency=Urgency.BATCH)))
         await asyncio.sleep(0.1)
-        assert {name: n for name, n in it.admission.places.queue_depths() if n} == {"long/realtime": 2, "batch/batch": 1}
+        assert {name: n for name, n in rig.admission.places.queue_depths() if n} == {"long/realtime": 2, "batch/batch": 1}
         await asyncio.gather(*asking)
-        it.assert_empty()
+        rig.assert_empty()
 
     run(main)
 
 
 def test_lanes_long_wait_limit_is_separate() -> None:
     async def main(loop: SimLoop) -> None:
-        it = Laned(loop, replace(LANES, long_wait_s=0.7))
-        asking = [asyncio.ensure_future(it.outcome(request=long())) for _ in range(3)]
+        rig = LanesRig(loop, replace(LANES, long_wait_s=0.7))
+        asking = [asyncio.ensure_future(rig.outcome(request=long())) for _ in range(3)]
         assert await asyncio.gather(*asking) == ["1", "1.5", "503 queue_timeout at 0.7"]
-        it.assert_empty()
+        rig.assert_empty()
 
     run(main)
 
@@ -93,18 +93,18 @@ def test_lanes_long_wait_limit_is_separate() -> None:
 def test_lanes_reload_keeps_waiting_requests() -> None:
     """A reload removes the lanes, another one restores them."""
     async def main(loop: SimLoop) -> None:
-        it = Laned(loop)
+        rig = LanesRig(loop)
         config = AdmissionConfig(8, QUEUE, reserved_share=0.0, lanes=LANES)
-        asking = [asyncio.ensure_future(it.outcome(request=long())) for _ in range(3)]
+        asking = [asyncio.ensure_future(rig.outcome(request=long())) for _ in range(3)]
         await asyncio.sleep(0.1)
-        it.admission.configure(replace(config, max_in_flight=3, lanes=None), {})
-        assert (it.admission.places.n_waiting, it.admission.places.queue.n) == (2, 2)
-        asking += [asyncio.ensure_future(it.outcome()) for _ in range(3)]
+        rig.admission.configure(replace(config, max_in_flight=3, lanes=None), {})
+        assert (rig.admission.places.n_waiting, rig.admission.places.queue.n) == (2, 2)
+        asking += [asyncio.ensure_future(rig.outcome()) for _ in range(3)]
         await asyncio.sleep(0.1)
-        it.admission.configure(config, {})
+        rig.admission.configure(config, {})
         await asyncio.gather(*asking)
-        await asyncio.gather(*[it.outcome(request=long()) for _ in range(3)])
-        it.assert_empty()
+        await asyncio.gather(*[rig.outcome(request=long()) for _ in range(3)])
+        rig.assert_empty()
 
     run(main)
 
@@ -114,19 +114,19 @@ def test_lanes_wait_without_time_for_a_long_prompt_is_refused() -> None:
     async def main(loop: SimLoop) -> None:
         predictor = TtftPredictor()
         outlook = QueueOutlook(lambda request: predictor.predict_s(request.n_input))
-        it = Admitting(loop, 1, max_wait_s=30, target_wait_s=30, outlook=outlook)
+        rig = AdmissionRig(loop, 1, max_wait_s=30, target_wait_s=30, outlook=outlook)
         for n in range(40):
             n_tokens = 100 + n * 100
             predictor.start_call(n_tokens).record_first_token(n_tokens * 1e-3, None)
-        await it.ask()
-        first = asyncio.ensure_future(it.outcome())
+        await rig.request()
+        first = asyncio.ensure_future(rig.outcome())
         await asyncio.sleep(0)
         with pytest.raises(Shed) as shed:
-            await it.ask(request=long(), total_s=2.0)  # 1 s for the place, 1.2 s for the prompt
+            await rig.request(request=long(), total_s=2.0)  # 1 s for the place, 1.2 s for the prompt
         assert shed.value.reason == "predicted_wait"
-        assert await it.outcome(total_s=2.5) == "3"
+        assert await rig.outcome(total_s=2.5) == "3"
         assert await first == "2"
-        it.assert_empty()
+        rig.assert_empty()
 
     run(main)
 
@@ -136,18 +136,18 @@ def test_lanes_wait_without_time_for_a_long_prompt_is_refused() -> None:
        st.booleans())
 def test_lanes_random_clients_leave_nothing_held(asks: list[tuple[str, float, float]], apart: bool) -> None:
     async def main(loop: SimLoop) -> None:
-        it = Laned(loop, replace(LANES, isolate_short=apart))
+        rig = LanesRig(loop, replace(LANES, isolate_short=apart))
 
         async def one(kind: str, comes_at: float, leaves_after: float) -> None:
             await asyncio.sleep(comes_at)
             try:
                 async with asyncio.timeout(leaves_after + 0.01):
-                    await it.ask(request=long() if kind == "long" else None,
+                    await rig.request(request=long() if kind == "long" else None,
                                  urgency=Urgency.BATCH if kind == "batch" else None)
             except (StayfastError, TimeoutError):
                 pass
 
         await asyncio.gather(*[one(*ask) for ask in asks])
-        it.assert_empty()
+        rig.assert_empty()
 
     run(main)

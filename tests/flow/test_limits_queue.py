@@ -22,7 +22,7 @@ ONE = LimitConfig("fixed", min=1, max=1)
 A_SECOND: Script = [Wait(1.0), SendText("ok")]
 
 
-async def asked(rig: Rig, tenant: str | None = None) -> tuple[str, float]:
+async def serve_timed(rig: Rig, tenant: str | None = None) -> tuple[str, float]:
     """Who answered, or the error's code, and after how long."""
     began_at = rig.loop.now()
     try:
@@ -46,7 +46,7 @@ def test_limit_queue_overload_is_rejected_at_once_and_the_rest_served(load: floa
         rig = Rig(loop, scripts, limit=LimitConfig("fixed", max=n_places), timeouts=Timeouts(total_s=total_s))
         tasks = []
         for _ in range(n):
-            tasks.append(loop.create_task(asked(rig)))
+            tasks.append(loop.create_task(serve_timed(rig)))
             await asyncio.sleep(rng.expovariate(load * n_places))
         could = min(n, loop.now() * n_places)
         results = await asyncio.gather(*tasks)
@@ -63,9 +63,9 @@ def test_limit_queue_takes_the_first_free_place_of_any_upstream() -> None:
     """One upstream hangs for 25 s, the other is free at 1.0 s; the note has the upstream of the wait."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(25), SendText("ok")]], [A_SECOND], limit=ONE, in_turn=True)
-        busy = [loop.create_task(asked(rig)) for _ in range(2)]
+        busy = [loop.create_task(serve_timed(rig)) for _ in range(2)]
         await asyncio.sleep(0.1)
-        assert await asked(rig) == ("up1", 1.9)
+        assert await serve_timed(rig) == ("up1", 1.9)
         assert rig.sink.facts_of(RequestDone)[-1].notes == (
             "waited 900 ms for a place at up1: 1 of 1 places were taken, 0 others waiting",)
         assert [member.n_waiting for member in rig.registry] == [0, 0]
@@ -81,9 +81,9 @@ def test_limit_queue_full_at_one_upstream_waits_at_another() -> None:
         for member, max_waiting in zip(rig.registry, (0, 100), strict=True):
             member.whole_limiter = ConcurrencyLimiter(member.upstream.name, LimitConfig("fixed", max=1,
                                                                                         max_waiting=max_waiting))
-        busy = [loop.create_task(asked(rig)) for _ in range(2)]
+        busy = [loop.create_task(serve_timed(rig)) for _ in range(2)]
         await asyncio.sleep(0.1)
-        assert await asked(rig) == ("up1", 1.9)
+        assert await serve_timed(rig) == ("up1", 1.9)
         await asyncio.gather(*busy)
 
     run(main)
@@ -93,10 +93,10 @@ def test_limit_queue_does_not_wait_for_an_unhealthy_upstream() -> None:
     """Its place is free first, but healthy upstreams go before it."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(3), SendText("ok")]], [A_SECOND], limit=ONE, in_turn=True)
-        busy = [loop.create_task(asked(rig)) for _ in range(2)]
+        busy = [loop.create_task(serve_timed(rig)) for _ in range(2)]
         await asyncio.sleep(0.1)
         rig.registry["up1"].own_health.suspend(100.0, "a test says so")
-        assert await asked(rig) == ("up0", 5.9)
+        assert await serve_timed(rig) == ("up0", 5.9)
         await asyncio.gather(*busy)
 
     run(main)
@@ -108,7 +108,7 @@ def test_limit_queue_lanes_added_during_a_wait_keep_the_order() -> None:
         rig = Rig(loop, [A_SECOND], [[Wait(0.4), SendText("ok")]], limit=LimitConfig("gradient", min=1), in_turn=True)
         for member in rig.registry:
             member.limit.adopt_value(1.0)
-        tasks = [loop.create_task(asked(rig)) for _ in range(4)]
+        tasks = [loop.create_task(serve_timed(rig)) for _ in range(4)]
         await asyncio.sleep(0.1)
         before = rig.registry["up0"].whole_limiter
         rig.registry["up0"].split_by_lane(["short"])  # what is in no lane stays under the whole limit
@@ -126,9 +126,9 @@ def test_limit_queue_premium_tenant_goes_before_batch() -> None:
     async def main(loop: SimLoop) -> None:
         tenants = {"vip": TenantConfig(tier=TenantTier.PREMIUM), "bulk": TenantConfig(tier=TenantTier.BATCH)}
         rig = Rig(loop, [A_SECOND], limit=ONE, admit=Admission(AdmissionConfig(None), tenants, loop, Random(3)))
-        bulk = [loop.create_task(asked(rig, "bulk")) for _ in range(20)]
+        bulk = [loop.create_task(serve_timed(rig, "bulk")) for _ in range(20)]
         await asyncio.sleep(0.1)
-        assert await asked(rig, "vip") == ("up0", 1.9)
+        assert await serve_timed(rig, "vip") == ("up0", 1.9)
         assert sorted(seconds for _, seconds in await asyncio.gather(*bulk)) == [1, *range(3, 22)]
 
     run(main)
@@ -137,9 +137,9 @@ def test_limit_queue_premium_tenant_goes_before_batch() -> None:
 def test_limit_queue_noisy_tenant_does_not_delay_another() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [A_SECOND], limit=ONE, admit=Admission(AdmissionConfig(None), {}, loop, Random(3)))
-        noisy = [loop.create_task(asked(rig, "noisy")) for _ in range(10)]
+        noisy = [loop.create_task(serve_timed(rig, "noisy")) for _ in range(10)]
         await asyncio.sleep(0.1)
-        assert await asked(rig, "quiet") == ("up0", 2.9)
+        assert await serve_timed(rig, "quiet") == ("up0", 2.9)
         await asyncio.gather(*noisy)
 
     run(main)
@@ -149,7 +149,7 @@ def test_limit_queue_retry_after_is_spread() -> None:
     """Forty requests at once, none may wait: each refused one has another Retry-After."""
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[Wait(4), SendText("ok")]], limit=LimitConfig("fixed", max=1, max_waiting=0))
-        await asked(rig)
+        await serve_timed(rig)
         results = await asyncio.gather(*[rig.serve() for _ in range(40)], return_exceptions=True)
         told = [round(one.retry_after_s or 0, 3) for one in results if isinstance(one, Shed)]
         assert (len(told), len(set(told))) == (39, 39)

@@ -21,13 +21,13 @@ from stayfast.policy.resilience.breaker import Breaker, BreakerConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, SendText, SimLoop, Wait, run
 from stayfast.upstreams.scripted import SendBytes, Step
-from tests.flow.midstream_rig import GAP_S, HALT, TEXT, TTFT_S, Speaker, rig_of
-from tests.flow.rig import MODEL, Rig, chat, read, said
+from tests.flow.midstream_rig import GAP_S, HALT, TEXT, TTFT_S, ContinuingUpstream, failover_rig
+from tests.flow.rig import MODEL, Rig, chat, read, text_of
 
 WORDS = [word for word in TEXT.replace(" ", " \0").split("\0") if word]
 
 
-async def gone(rig: Rig) -> None:
+async def check_released(rig: Rig) -> None:
     """No slot, no stream, no Task but ours."""
     await asyncio.sleep(0)
     assert (rig.n_in_flight, rig.n_open) == (0, 0)
@@ -42,10 +42,10 @@ def events_of(body: bytes) -> list[Any]:
 def test_midstream_failover_continues_a_stalled_answer() -> None:
     """Ten words, then a second without any: another upstream continues the same answer; usage is of both."""
     async def main(loop: SimLoop) -> None:
-        first, second = Speaker("up0", loop, {10: HALT}), Speaker("up1", loop)
-        rig = rig_of(loop, first, second)
+        first, second = ContinuingUpstream("up0", loop, {10: HALT}), ContinuingUpstream("up1", loop)
+        rig = failover_rig(loop, first, second)
         body = await read(await rig.serve(chat(stream_options={"include_usage": True})))
-        assert said(body) == TEXT
+        assert text_of(body) == TEXT
         assert body.endswith(b"data: [DONE]\n\n")
         assert len({event["id"] for event in events_of(body)}) == 1
         assert second.prefixes == ["".join(WORDS[:10]).rstrip()]
@@ -65,7 +65,7 @@ def test_midstream_failover_continues_a_stalled_answer() -> None:
         flow = rig.registry["up0"].flow
         assert flow is not None
         assert flow.load_factor(loop.now()) > 5.0  # new requests go elsewhere
-        await gone(rig)
+        await check_released(rig)
 
     run(main)
 
@@ -76,10 +76,11 @@ def test_midstream_failover_text_is_whole_wherever_it_stops(n_words: int, n_more
     """A stall or a reset after any word, once or twice: the same text."""
     async def main(loop: SimLoop) -> None:
         halt: Sequence[Step] = [Fail(Fault.RESET)] if breaks else HALT
-        rig = rig_of(loop, Speaker("up0", loop, {n_words: halt}), Speaker("up1", loop, {n_more: halt}))
+        rig = failover_rig(loop, ContinuingUpstream("up0", loop, {n_words: halt}), ContinuingUpstream("up1", loop,
+                                                                                                      {n_more: halt}))
         for _ in range(2):
-            assert said(await read(await rig.serve())) == TEXT
-        await gone(rig)
+            assert text_of(await read(await rig.serve())) == TEXT
+        await check_released(rig)
 
     run(main)
 
@@ -88,7 +89,8 @@ def test_midstream_failover_both_attempts_have_their_cost() -> None:
     """Also if the client leaves during the continuation, so that no usage is reported: as far as it came."""
     async def main(loop: SimLoop) -> None:
         for leaves in (False, True):
-            rig = rig_of(loop, Speaker("up0", loop, {10: HALT}), Speaker("up1", loop, {20: HALT}))
+            rig = failover_rig(loop, ContinuingUpstream("up0", loop, {10: HALT}), ContinuingUpstream("up1", loop,
+                                                                                                     {20: HALT}))
             routes = rig.gateway.router.routes
             assert isinstance(routes, dict)
             routes[MODEL] = replace(routes[MODEL], targets=tuple(
@@ -102,17 +104,17 @@ def test_midstream_failover_both_attempts_have_their_cost() -> None:
             assert len(costs) >= 2
             assert all(cost > 0 for cost in costs)
             assert rig.sink.facts_of(RequestDone)[0].cost_usd == pytest.approx(sum(costs))
-            await gone(rig)
+            await check_released(rig)
 
     run(main)
 
 
 def test_midstream_failover_continues_after_a_reset() -> None:
     async def main(loop: SimLoop) -> None:
-        rig = rig_of(loop, Speaker("up0", loop, {10: [Fail(Fault.RESET)]}), Speaker("up1", loop))
-        assert said(await read(await rig.serve())) == TEXT
+        rig = failover_rig(loop, ContinuingUpstream("up0", loop, {10: [Fail(Fault.RESET)]}), ContinuingUpstream("up1", loop))
+        assert text_of(await read(await rig.serve())) == TEXT
         assert rig.sink.facts_of(AttemptDone)[0].fault == "reset"
-        await gone(rig)
+        await check_released(rig)
 
     run(main)
 
@@ -120,11 +122,12 @@ def test_midstream_failover_continues_after_a_reset() -> None:
 @pytest.mark.parametrize("on_stall", ["wait", "end"])
 def test_midstream_failover_off_breaks_off_after_a_reset(on_stall: OnStall) -> None:
     async def main(loop: SimLoop) -> None:
-        rig = rig_of(loop, Speaker("up0", loop, {10: [Fail(Fault.RESET)]}), Speaker("up1", loop), on_stall=on_stall)
+        rig = failover_rig(loop, ContinuingUpstream("up0", loop, {10: [Fail(Fault.RESET)]}), ContinuingUpstream("up1", loop),
+                           on_stall=on_stall)
         with pytest.raises(UpstreamFailed):
             await read(await rig.serve())
         assert len(rig.sink.facts_of(AttemptDone)) == 1
-        await gone(rig)
+        await check_released(rig)
 
     run(main)
 
@@ -132,9 +135,10 @@ def test_midstream_failover_off_breaks_off_after_a_reset(on_stall: OnStall) -> N
 def test_midstream_failover_end_mode_ends_a_stalled_answer() -> None:
     """In its protocol, with the reason of a met length limit, and marked."""
     async def main(loop: SimLoop) -> None:
-        rig = rig_of(loop, Speaker("up0", loop, {10: HALT}), Speaker("up1", loop), on_stall="end")
+        rig = failover_rig(loop, ContinuingUpstream("up0", loop, {10: HALT}), ContinuingUpstream("up1", loop),
+                           on_stall="end")
         body = await read(await rig.serve())
-        assert said(body) == "".join(WORDS[:10])
+        assert text_of(body) == "".join(WORDS[:10])
         assert events_of(body)[-1]["choices"][0]["finish_reason"] == "length"
         assert loop.now() == pytest.approx(TTFT_S + 9 * GAP_S + 1.0, abs=0.05)
         (done,) = rig.sink.facts_of(RequestDone)
@@ -142,7 +146,7 @@ def test_midstream_failover_end_mode_ends_a_stalled_answer() -> None:
         (attempt,) = rig.sink.facts_of(AttemptDone)
         assert (attempt.outcome, attempt.fault) == (Outcome.DROPPED, "timeout")
         assert [fact.result for fact in rig.sink.facts_of(Rescued)] == ["ended"]
-        await gone(rig)
+        await check_released(rig)
 
     run(main)
 
@@ -150,13 +154,13 @@ def test_midstream_failover_end_mode_ends_a_stalled_answer() -> None:
 def test_midstream_failover_wait_mode_ends_at_the_idle_timeout() -> None:
     """No stall is detected, and the upstream has no flow."""
     async def main(loop: SimLoop) -> None:
-        rig = rig_of(loop, Speaker("up0", loop, {10: HALT}), on_stall="wait", timeouts=Timeouts(idle_s=5.0),
+        rig = failover_rig(loop, ContinuingUpstream("up0", loop, {10: HALT}), on_stall="wait", timeouts=Timeouts(idle_s=5.0),
                      knows_gaps=False)
         with pytest.raises(DeadlineExceeded):
             await read(await rig.serve())
         assert loop.now() == pytest.approx(TTFT_S + 9 * GAP_S + 5.0, abs=0.05)
         assert rig.registry["up0"].flow is None
-        await gone(rig)
+        await check_released(rig)
 
     run(main)
 
@@ -164,13 +168,13 @@ def test_midstream_failover_wait_mode_ends_at_the_idle_timeout() -> None:
 def test_midstream_failover_usual_pause_is_no_stall() -> None:
     """One gap in a hundred takes a second and a half there."""
     async def main(loop: SimLoop) -> None:
-        rig = rig_of(loop, Speaker("up0", loop, {10: [Wait(1.5)]}), Speaker("up1", loop))
+        rig = failover_rig(loop, ContinuingUpstream("up0", loop, {10: [Wait(1.5)]}), ContinuingUpstream("up1", loop))
         flow = rig.registry["up0"].flow
         assert flow is not None
         flow.add_gaps([1.5] * 3, loop.now())
-        assert said(await read(await rig.serve())) == TEXT
+        assert text_of(await read(await rig.serve())) == TEXT
         assert len(rig.sink.facts_of(AttemptDone)) == 1
-        await gone(rig)
+        await check_released(rig)
 
     run(main)
 
@@ -178,8 +182,9 @@ def test_midstream_failover_usual_pause_is_no_stall() -> None:
 def test_midstream_failover_needs_known_gaps() -> None:
     """The first answers of a gateway that has just started."""
     async def main(loop: SimLoop) -> None:
-        rig = rig_of(loop, Speaker("up0", loop, {10: [Wait(20.0)]}), Speaker("up1", loop), knows_gaps=False)
-        assert said(await read(await rig.serve())) == TEXT
+        rig = failover_rig(loop, ContinuingUpstream("up0", loop, {10: [Wait(20.0)]}), ContinuingUpstream("up1", loop),
+                           knows_gaps=False)
+        assert text_of(await read(await rig.serve())) == TEXT
         assert len(rig.sink.facts_of(AttemptDone)) == 1
 
     run(main)
@@ -189,8 +194,8 @@ def test_midstream_failover_pings_are_no_tokens() -> None:
     """Comments keep the connection alive and do not end a stall."""
     async def main(loop: SimLoop) -> None:
         pings = [step for _ in range(100) for step in (Wait(0.3), SendBytes(b": ping\n\n"))]
-        rig = rig_of(loop, Speaker("up0", loop, {10: pings}), Speaker("up1", loop))
-        assert said(await read(await rig.serve())) == TEXT
+        rig = failover_rig(loop, ContinuingUpstream("up0", loop, {10: pings}), ContinuingUpstream("up1", loop))
+        assert text_of(await read(await rig.serve())) == TEXT
         assert rig.sink.facts_of(AttemptDone)[0].upstream == "up0"
         assert rig.sink.facts_of(AttemptDone)[0].outcome is Outcome.DROPPED
 
@@ -200,14 +205,14 @@ def test_midstream_failover_pings_are_no_tokens() -> None:
 def test_midstream_failover_refused_by_all_ends_the_answer() -> None:
     """It ends as partial."""
     async def main(loop: SimLoop) -> None:
-        rig = rig_of(loop, Speaker("up0", loop, {10: HALT}, fails=Fail(status=500)),
-                     Speaker("up1", loop, fails=Fail(status=500)))
+        rig = failover_rig(loop, ContinuingUpstream("up0", loop, {10: HALT}, fails=Fail(status=500)),
+                     ContinuingUpstream("up1", loop, fails=Fail(status=500)))
         body = await read(await rig.serve())
-        assert said(body) == "".join(WORDS[:10])
+        assert text_of(body) == "".join(WORDS[:10])
         (done,) = rig.sink.facts_of(RequestDone)
         assert (done.degraded, done.n_attempts) == ("partial", 3)
         assert [fact.result for fact in rig.sink.facts_of(Rescued)] == ["failed"]
-        await gone(rig)
+        await check_released(rig)
 
     run(main)
 
@@ -215,11 +220,12 @@ def test_midstream_failover_refused_by_all_ends_the_answer() -> None:
 def test_midstream_failover_long_answer_is_not_continued() -> None:
     """More than four megabytes are not kept for a continuation: the answer is waited for."""
     async def main(loop: SimLoop) -> None:
-        rig = rig_of(loop, Speaker("up0", loop, {10: [*[SendText("x" * 1_000_000)] * 5, Wait(5.0)]}), Speaker("up1", loop))
+        rig = failover_rig(loop, ContinuingUpstream("up0", loop, {10: [*[SendText("x" * 1_000_000)] * 5, Wait(5.0)]}),
+                           ContinuingUpstream("up1", loop))
         reply = await rig.serve()
-        assert len(said(await read(reply))) == len(TEXT) + 5_000_000
+        assert len(text_of(await read(reply))) == len(TEXT) + 5_000_000
         assert [fact.result for fact in rig.sink.facts_of(Rescued)] == ["refused_length"]
-        await gone(rig)
+        await check_released(rig)
 
     run(main)
 
@@ -230,11 +236,11 @@ def test_midstream_failover_long_answer_is_not_continued() -> None:
 def test_midstream_failover_not_possible_waits_for_the_answer(fields: dict[str, Any], why: str) -> None:
     """A stateful request, a required format, a forced tool call."""
     async def main(loop: SimLoop) -> None:
-        rig = rig_of(loop, Speaker("up0", loop, {10: [Wait(5.0)]}), Speaker("up1", loop))
-        assert said(await read(await rig.serve(chat(**fields)))) == TEXT
+        rig = failover_rig(loop, ContinuingUpstream("up0", loop, {10: [Wait(5.0)]}), ContinuingUpstream("up1", loop))
+        assert text_of(await read(await rig.serve(chat(**fields)))) == TEXT
         assert [fact.result for fact in rig.sink.facts_of(Rescued)] == [f"refused_{why}"]
         assert any("not rescued from up0" in note for note in rig.sink.facts_of(RequestDone)[0].notes)
-        await gone(rig)
+        await check_released(rig)
 
     run(main)
 
@@ -243,11 +249,11 @@ def test_midstream_failover_happens_twice_at_most() -> None:
     """A third stall is waited for; the text is whole."""
     async def main(loop: SimLoop) -> None:
         halts: dict[int, Sequence[Step]] = {5: HALT, 10: HALT, 15: [Wait(3.0)]}
-        rig = rig_of(loop, Speaker("up0", loop, halts), Speaker("up1", loop, halts))
-        assert said(await read(await rig.serve())) == TEXT
+        rig = failover_rig(loop, ContinuingUpstream("up0", loop, halts), ContinuingUpstream("up1", loop, halts))
+        assert text_of(await read(await rig.serve())) == TEXT
         assert [fact.result for fact in rig.sink.facts_of(Rescued)] == ["rescued", "rescued", "refused_tries"]
         assert [done.upstream for done in rig.sink.facts_of(AttemptDone)] == ["up0", "up1", "up0"]
-        await gone(rig)
+        await check_released(rig)
 
     run(main)
 
@@ -256,7 +262,8 @@ def test_midstream_failover_without_target_or_time_waits() -> None:
     """No upstream can continue, or the deadline is near."""
     async def main(loop: SimLoop) -> None:
         for why in ("busy", "deadline"):
-            rig = rig_of(loop, Speaker("up0", loop, {10: [Wait(2.0)]}), Speaker("up1", loop), timeouts=Timeouts(total_s=6.0))
+            rig = failover_rig(loop, ContinuingUpstream("up0", loop, {10: [Wait(2.0)]}), ContinuingUpstream("up1", loop),
+                               timeouts=Timeouts(total_s=6.0))
             routes = rig.gateway.router.routes
             assert isinstance(routes, dict)
             if why == "busy":
@@ -264,9 +271,9 @@ def test_midstream_failover_without_target_or_time_waits() -> None:
                 routes[MODEL] = replace(routes[MODEL], targets=targets)
             else:
                 routes[MODEL] = replace(routes[MODEL], retry=RetryConfig(min_remaining_s=5.5))
-            assert said(await read(await rig.serve())) == TEXT
+            assert text_of(await read(await rig.serve())) == TEXT
             assert [fact.result for fact in rig.sink.facts_of(Rescued)] == [f"refused_{why}"]
-            await gone(rig)
+            await check_released(rig)
 
     run(main)
 
@@ -274,14 +281,14 @@ def test_midstream_failover_without_target_or_time_waits() -> None:
 def test_midstream_failover_is_bounded_by_the_retry_budget() -> None:
     """Ten a minute are the allowance; later answers are waited for."""
     async def main(loop: SimLoop) -> None:
-        rig = rig_of(loop, Speaker("up0", loop, {10: [Wait(3.0)]}), Speaker("up1", loop))
+        rig = failover_rig(loop, ContinuingUpstream("up0", loop, {10: [Wait(3.0)]}), ContinuingUpstream("up1", loop))
         for _ in range(14):
-            assert said(await read(await rig.serve())) == TEXT
+            assert text_of(await read(await rig.serve())) == TEXT
             rig.registry["up0"].own_health.breaker = Breaker(BreakerConfig(enabled=False), Random(1))
         results = [fact.result for fact in rig.sink.facts_of(Rescued)]
         assert results.count("rescued") <= 11
         assert "refused_budget" in results
-        await gone(rig)
+        await check_released(rig)
 
     run(main)
 
@@ -291,7 +298,7 @@ def test_midstream_failover_is_bounded_by_the_retry_budget() -> None:
 def test_midstream_failover_client_that_leaves_leaves_nothing(at: float) -> None:
     """At any instant: before the stall, in it, during the call for the rest, after the seam."""
     async def main(loop: SimLoop) -> None:
-        rig = rig_of(loop, Speaker("up0", loop, {10: HALT}), Speaker("up1", loop))
+        rig = failover_rig(loop, ContinuingUpstream("up0", loop, {10: HALT}), ContinuingUpstream("up1", loop))
 
         async def client() -> None:
             reply = await rig.serve()
@@ -304,7 +311,7 @@ def test_midstream_failover_client_that_leaves_leaves_nothing(at: float) -> None
         await asyncio.sleep(at)
         task.cancel()
         await asyncio.wait([task])
-        await gone(rig)
+        await check_released(rig)
         assert len(rig.sink.facts_of(RequestDone)) == 1
 
     run(main)
@@ -315,17 +322,18 @@ def test_midstream_failover_deadline_holds_during_the_second_call(partial: bool)
     """It ends the answer as partial where the route permits that, and else breaks it off."""
     async def main(loop: SimLoop) -> None:
         total_s = TTFT_S + 9 * GAP_S + 1.0 + TTFT_S + 0.5
-        second = Speaker("up1", loop)
-        rig = rig_of(loop, Speaker("up0", loop, {10: HALT}), second, timeouts=Timeouts(total_s=total_s), partial=partial)
+        second = ContinuingUpstream("up1", loop)
+        rig = failover_rig(loop, ContinuingUpstream("up0", loop, {10: HALT}), second, timeouts=Timeouts(total_s=total_s),
+                           partial=partial)
         second.fails = Wait(50.0)
         reply = await rig.serve()
         if partial:
-            assert said(await read(reply)) == "".join(WORDS[:10])
+            assert text_of(await read(reply)) == "".join(WORDS[:10])
         else:
             with pytest.raises(DeadlineExceeded):
                 await read(reply)
         assert loop.now() == pytest.approx(total_s, abs=0.01)
-        await gone(rig)
+        await check_released(rig)
 
     run(main)
 
@@ -333,14 +341,14 @@ def test_midstream_failover_deadline_holds_during_the_second_call(partial: bool)
 def test_midstream_failover_slow_reader_is_no_stall() -> None:
     """The client takes five seconds for every ten parts."""
     async def main(loop: SimLoop) -> None:
-        rig = rig_of(loop, Speaker("up0", loop), Speaker("up1", loop))
+        rig = failover_rig(loop, ContinuingUpstream("up0", loop), ContinuingUpstream("up1", loop))
         reply = await rig.serve()
         parts = []
         while (chunk := await reply.next()) is not None:
             parts.append(chunk.data)
             if len(parts) % 10 == 0:
                 await asyncio.sleep(5.0)
-        assert said(b"".join(parts)) == TEXT
+        assert text_of(b"".join(parts)) == TEXT
         assert len(rig.sink.facts_of(AttemptDone)) == 1
 
     run(main)

@@ -11,7 +11,7 @@ from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, SendText, SimLoop, Wait, run
-from tests.flow.admission_rig import Admitting, anybody
+from tests.flow.admission_rig import AdmissionRig, quota_for_all
 from tests.flow.rig import Rig, read
 
 
@@ -53,11 +53,11 @@ def test_notes_have_breakers() -> None:
 
 def test_notes_have_the_quota_that_refused() -> None:
     async def main(loop: SimLoop) -> None:
-        it = Admitting(loop, tenants=anybody(requests_per_minute=1))
-        await it.ask("web")
+        rig = AdmissionRig(loop, tenants=quota_for_all(requests_per_minute=1))
+        await rig.request("web")
         with pytest.raises(Shed):
-            await it.ask("web")
-        assert it.rig.sink.facts_of(RequestDone)[-1].notes == (
+            await rig.request("web")
+        assert rig.gateway_rig.sink.facts_of(RequestDone)[-1].notes == (
             "over the quota of web on requests per minute: 0 of 1 left, 1 needed, available in 59 s",)
 
     run(main)

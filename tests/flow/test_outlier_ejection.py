@@ -17,16 +17,16 @@ from stayfast.testing import Fail, Script, SendText, SimLoop, Wait, run
 from tests.flow.rig import MODEL, Rig, read
 
 
-class Lines(LineWriter):
+class RecordingWriter(LineWriter):
     """Keeps them."""
 
     def __init__(self) -> None:
         super().__init__(LogConfig())
-        self.kept: list[dict[str, object]] = []
+        self.lines: list[dict[str, object]] = []
 
     def write(self, line: bytes) -> None:
         """Take one."""
-        self.kept.append(msgspec.json.decode(line))
+        self.lines.append(msgspec.json.decode(line))
 
 
 def test_outlier_ejection_and_return_are_reported_once() -> None:
@@ -49,9 +49,9 @@ def test_outlier_ejection_and_return_are_reported_once() -> None:
         assert (out.route, out.upstream, out.is_out) == (MODEL, "up0", True)
         assert "of its calls failed, 0% of the others' calls, ejected for 30 s" in out.why
         assert (back.upstream, back.is_out) == ("up0", False)
-        lines, metrics = Lines(), MetricsSink(loop)
+        lines, metrics = RecordingWriter(), MetricsSink(loop)
         LogSink(LogConfig(), lines, loop).consume([out, back])
-        assert [(line["event"], line["level"], line["upstream"]) for line in lines.kept] == [
+        assert [(line["event"], line["level"], line["upstream"]) for line in lines.lines] == [
             ("ejected", "warning", "up0"), ("readmitted", "info", "up0")]
         metrics.consume([out, back])
         assert metrics.totals.counters[EJECTIONS.name] == {(MODEL, "up0"): 1}

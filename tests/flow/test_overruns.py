@@ -19,9 +19,9 @@ from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Cut, Fail, Script, SendText, SimLoop, Wait, run
 from stayfast.wire.request_body import decode
-from tests.flow.dialects import DIALECTS, LENGTH, STOP, TEXT, ask, told
-from tests.flow.rig import MODEL, Rig, chat, read, said
-from tests.flow.stage_rig import Slow, with_slow
+from tests.flow.dialects import DIALECTS, LENGTH, STOP, TEXT, ask, parse_answer
+from tests.flow.rig import MODEL, Rig, chat, read, text_of
+from tests.flow.stage_rig import SlowStage, replace_stage
 
 EACH_WAY = [(api, stream) for api in DIALECTS for stream in (True, False)]
 EMBEDDINGS = decode(Api.EMBEDDINGS, b'{"model":"m","input":"hello"}')
@@ -39,7 +39,7 @@ def test_fallback_answers_when_the_route_fails(script: Script, api: Api, stream:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [script], [QUICK], n_fallback=1, reserve="1", timeouts=Timeouts(total_s=3))
         reply = await rig.serve(ask(api, stream=stream))
-        answer = told(api, await read(reply), stream=stream)
+        answer = parse_answer(api, await read(reply), stream=stream)
         assert (answer.text, answer.reason, answer.is_whole) == ("from the fallback", STOP[api], True)
         assert (reply.degraded, reply.upstream) == ("fallback", "up1")
         assert loop.now() == pytest.approx(2.2 if script is HANGS else 0.2)
@@ -63,7 +63,7 @@ def test_fallback_replaces_a_whole_answer_that_stalls_half_way() -> None:
                     await read(reply)
                 assert loop.now() - began_at == pytest.approx(3.0)
             else:
-                assert told(Api.CHAT, await read(reply), stream=False).text == "from the fallback"
+                assert parse_answer(Api.CHAT, await read(reply), stream=False).text == "from the fallback"
                 assert loop.now() - began_at == pytest.approx(2.2)
 
     run(main)
@@ -76,7 +76,7 @@ def test_retry_replaces_a_whole_answer_that_stalls() -> None:
         rig = Rig(loop, [HALTS, QUICK], timeouts=Timeouts(total_s=60, idle_s=2),
                   retry=RetryConfig(max_attempts=2, backoff_base_s=0.001, backoff_cap_s=0.001))
         reply = await rig.serve(ask(Api.CHAT, stream=False))
-        assert told(Api.CHAT, await read(reply), stream=False).text == "from the fallback"
+        assert parse_answer(Api.CHAT, await read(reply), stream=False).text == "from the fallback"
         assert loop.now() == pytest.approx(2.3, abs=0.01)
         assert [attempt.fault for attempt in rig.sink.facts_of(AttemptDone)] == ["timeout", None]
 
@@ -88,7 +88,7 @@ def test_fallback_comes_after_retries() -> None:
         rig = Rig(loop, [FAILS, [SendText("mended")]], [QUICK], n_fallback=1, timeouts=Timeouts(total_s=3),
                   retry=RetryConfig(max_attempts=2, backoff_base_s=0.01))
         reply = await rig.serve()
-        assert said(await read(reply)) == "mended"
+        assert text_of(await read(reply)) == "mended"
         assert reply.degraded is None
 
     run(main)
@@ -132,7 +132,7 @@ def test_fallback_is_not_used_for_a_stored_request_that_timed_out() -> None:
             await rig.serve(chat(store=True))
         assert (rig.scripted[1].n_calls, loop.now()) == (0, 3.0)  # nothing is reserved for a fallback that may not be asked
         rig = Rig(loop, [[Fail(Fault.CONNECT)]], [QUICK], n_fallback=1)
-        assert said(await read(await rig.serve(chat(store=True)))) == "from the fallback"
+        assert text_of(await read(await rig.serve(chat(store=True)))) == "from the fallback"
 
     run(main)
 
@@ -158,9 +158,9 @@ def test_template_answers_when_the_time_of_a_stage_is_up(stage: Stage, api: Api,
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [HANGS], template=TEXT, timeouts=Timeouts(total_s=3), cache=CacheConfig("exact"),
                   budget=BudgetConfig(admit="0.5", cache="0.5", model="1"))
-        gateway = rig.gateway if stage is Stage.CALL else with_slow(rig.gateway, stage, Slow(60))
+        gateway = rig.gateway if stage is Stage.CALL else replace_stage(rig.gateway, stage, SlowStage(60))
         reply = await gateway.serve(ask(api, stream=stream), Arrival("req_1", loop.now()))
-        answer = told(api, await read(reply), stream=stream)
+        answer = parse_answer(api, await read(reply), stream=stream)
         assert (answer.text, answer.reason, answer.is_whole) == (TEXT, STOP[api], True)
         assert not answer.n_output
         assert loop.now() == {Stage.ADMIT: 0.5, Stage.CACHE: 1.0, Stage.CALL: 2.0}[stage]
@@ -176,7 +176,7 @@ def test_template_answers_when_the_time_of_a_stage_is_up(stage: Stage, api: Api,
 def test_template_answers_at_the_deadline() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [HANGS], template=TEXT, timeouts=Timeouts(total_s=3))
-        assert said(await read(await rig.serve())) == TEXT
+        assert text_of(await read(await rig.serve())) == TEXT
         assert loop.now() == 3.0
 
     run(main)
@@ -186,7 +186,7 @@ def test_template_answers_when_the_fallback_fails() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [FAILS], [HANGS], n_fallback=1, reserve="1", template=TEXT, timeouts=Timeouts(total_s=3))
         reply = await rig.serve()
-        assert said(await read(reply)) == TEXT
+        assert text_of(await read(reply)) == TEXT
         assert (reply.degraded, reply.n_attempts) == ("template", 2)
 
     run(main)
@@ -224,7 +224,7 @@ def test_partial_stream_ends_in_its_protocol(api: Api, limit: str) -> None:
         rig = Rig(loop, upstreams=[provider], partial=True, timeouts=timeouts,
                   budget=BudgetConfig(relay="3" if limit == "budget_s" else ""))
         reply = await rig.serve(ask(api, stream=True))
-        answer = told(api, await read(reply), stream=True)
+        answer = parse_answer(api, await read(reply), stream=True)
         assert (answer.reason, answer.is_whole) == (LENGTH[api], True)
         assert answer.text
         assert loop.now() == pytest.approx({"total_s": 5.0, "idle_s": 3.4, "budget_s": 3.5}[limit])
@@ -244,7 +244,7 @@ def test_partial_answer_of_a_translated_upstream_is_in_the_dialect_of_the_client
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [HALTS], partial=True, timeouts=Timeouts(total_s=3))
         reply = await rig.serve(ask(api, stream=stream))
-        answer = told(api, await read(reply), stream=stream)
+        answer = parse_answer(api, await read(reply), stream=stream)
         reason = "length" if api is Api.CHAT else LENGTH[api]
         assert (answer.text, answer.reason, answer.is_whole) == ("Half", reason, True)
         assert (loop.now(), reply.degraded) == (3.0, "partial")
@@ -266,7 +266,7 @@ def test_partial_answer_reaches_a_client_that_reads_late() -> None:
         assert first is not None
         await asyncio.sleep(6)
         body = first.data + await read(reply)
-        assert told(Api.CHAT, body, stream=True).reason == "length"
+        assert parse_answer(Api.CHAT, body, stream=True).reason == "length"
         assert rig.n_open == rig.n_in_flight == 0
 
     run(main)
@@ -280,7 +280,7 @@ def test_partial_answer_needs_content() -> None:
         with pytest.raises(DeadlineExceeded):
             await rig.serve()
         rig = Rig(loop, [HANGS], partial=True, template=TEXT, timeouts=Timeouts(total_s=3))
-        assert said(await read(await rig.serve())) == TEXT
+        assert text_of(await read(await rig.serve())) == TEXT
 
     run(main)
 
@@ -293,7 +293,7 @@ def test_partial_whole_answer_is_given_at_the_deadline(api: Api) -> None:
         provider = halting(loop, 10)
         rig = Rig(loop, upstreams=[provider], partial=True, timeouts=Timeouts(total_s=5, first_token_s=0.2, idle_s=1))
         reply = await rig.serve(ask(api, stream=False))
-        answer = told(api, await read(reply), stream=False)
+        answer = parse_answer(api, await read(reply), stream=False)
         assert (answer.reason, answer.is_whole) == (LENGTH[api], True)
         assert answer.text
         assert (loop.now(), reply.degraded) == (5.0, "partial")  # neither limit of a stream is a whole answer's
@@ -319,7 +319,7 @@ def test_partial_answer_is_the_longest_of_a_race(kind: FaultKind) -> None:
         hedging = Hedging(HedgeConfig("race", race_after_s=0.1), RetryConfig(max_attempts=1))
         routes[MODEL] = replace(routes[MODEL], hedging=hedging)
         reply = await rig.serve(ask(Api.CHAT, stream=False))
-        assert told(Api.CHAT, await read(reply), stream=False).text
+        assert parse_answer(Api.CHAT, await read(reply), stream=False).text
         assert (loop.now(), reply.degraded, reply.upstream) == (5.0, "partial", "halting")
         assert rig.n_in_flight == 0
         await asyncio.sleep(0)  # the second one's Task, which was cancelled

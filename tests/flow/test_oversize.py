@@ -41,7 +41,7 @@ def settings(text: str) -> Settings:
     return load_settings(SettingsText("test", text), {}, kinds=KINDS)
 
 
-class Bench:
+class OversizeRig:
     """A gateway of these settings."""
 
     def __init__(self, text: str, loop: SimLoop, old: System | None = None) -> None:
@@ -52,7 +52,7 @@ class Bench:
         self.system = build(of, observers, {}, loop, Random(1), old=old)
         self._loop = loop
 
-    async def ask(self, request: Request, tenant: str | None = "plain") -> RequestDone:
+    async def request(self, request: Request, tenant: str | None = "plain") -> RequestDone:
         """Ask and read; what the gateway tells of it."""
         reply = await self.system.gateway.serve(request, Arrival("req_1", self._loop.now(), tenant))
         try:
@@ -67,7 +67,7 @@ def long(n_tokens: int) -> Request:
     return chat(messages=[{"role": "user", "content": "four" * n_tokens}])
 
 
-def said(error: Rejected, api: Api) -> Any:
+def parse_error(error: Rejected, api: Api) -> Any:
     """What the client reads."""
     status, _, body = encode_error(error, api, "req_1")
     return status, msgspec.json.decode(body)["error"]
@@ -76,16 +76,16 @@ def said(error: Rejected, api: Api) -> Any:
 def test_oversize_prompt_is_a_413() -> None:
     """The error names the field, the estimate and the limit; no call is made."""
     async def main(loop: SimLoop) -> None:
-        bench = Bench(BOUND, loop)
-        assert (await bench.ask(long(90))).status == 200
+        bench = OversizeRig(BOUND, loop)
+        assert (await bench.request(long(90))).status == 200
         with pytest.raises(Rejected) as refused:
-            await bench.ask(long(150))
-        status, error = said(refused.value, Api.CHAT)
+            await bench.request(long(150))
+        status, error = parse_error(refused.value, Api.CHAT)
         assert (status, error["code"], error["param"], error["type"]) == (
             413, "context_length_exceeded", "messages", "invalid_request_error")
         assert error["message"] == ("The prompt is too long: messages and the rest of the prompt have about 154 tokens "
                                     "(estimated), and 'm' takes at most 100.")
-        assert said(refused.value, Api.MESSAGES)[1]["type"] == "request_too_large"
+        assert parse_error(refused.value, Api.MESSAGES)[1]["type"] == "request_too_large"
         fact = bench.sink.facts_of(RequestDone)[-1]
         assert (fact.status, fact.error, fact.n_attempts) == (413, "context_length_exceeded", 0)
         admit = bench.system.gateway.admit
@@ -98,11 +98,11 @@ def test_oversize_prompt_is_a_413() -> None:
 def test_oversize_limit_is_by_tier() -> None:
     """Without a tenant the tier is standard."""
     async def main(loop: SimLoop) -> None:
-        bench = Bench(BOUND, loop)
-        assert (await bench.ask(long(150), "gold")).status == 200
+        bench = OversizeRig(BOUND, loop)
+        assert (await bench.request(long(150), "gold")).status == 200
         for n_tokens, tenant in ((250, "gold"), (150, "plain"), (150, None)):
             with pytest.raises(Rejected, match="too long"):
-                await bench.ask(long(n_tokens), tenant)
+                await bench.request(long(n_tokens), tenant)
 
     run(main)
 
@@ -110,14 +110,14 @@ def test_oversize_limit_is_by_tier() -> None:
 def test_oversize_route_serves_long_prompts() -> None:
     """With the terms of that route; beyond its limit too, the refusal has its name."""
     async def main(loop: SimLoop) -> None:
-        bench = Bench(OFFLINE, loop)
-        fact = await bench.ask(long(150))
+        bench = OversizeRig(OFFLINE, loop)
+        fact = await bench.request(long(150))
         assert (fact.status, fact.route, fact.upstream, fact.total_s) == (200, "nightly", "slow", 500)
         assert fact.notes == ("sent to route nightly: about 154 prompt tokens, and this route takes 100",)
         assert [stage.stage.value for stage in fact.stages].count("admit") == 1
-        assert (await bench.ask(long(50))).route == "m"
+        assert (await bench.request(long(50))).route == "m"
         with pytest.raises(Rejected, match="'nightly' takes at most 1,000"):
-            await bench.ask(long(2000))
+            await bench.request(long(2000))
 
     run(main)
 
@@ -125,11 +125,11 @@ def test_oversize_route_serves_long_prompts() -> None:
 def test_oversize_image_is_not_counted_by_its_bytes() -> None:
     """A body of 40 kB with one small image passes, 40 kB of text do not."""
     async def main(loop: SimLoop) -> None:
-        bench = Bench(BOUND.replace("max_input_tokens: 100", "max_input_tokens: 2000"), loop)
+        bench = OversizeRig(BOUND.replace("max_input_tokens: 100", "max_input_tokens: 2000"), loop)
         picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 40_000}}
-        await bench.ask(chat(messages=[{"role": "user", "content": [picture]}]))
+        await bench.request(chat(messages=[{"role": "user", "content": [picture]}]))
         with pytest.raises(Rejected, match="too long"):
-            await bench.ask(long(10_000))
+            await bench.request(long(10_000))
 
     run(main)
 
@@ -142,9 +142,9 @@ def test_oversize_image_is_not_counted_by_its_bytes() -> None:
 def test_oversize_counts_the_prompt_of_every_dialect(api: Api, body: dict[str, Any], field: str) -> None:
     """Token ids, instructions and system prompts included."""
     async def main(loop: SimLoop) -> None:
-        bench = Bench(BOUND, loop)
+        bench = OversizeRig(BOUND, loop)
         with pytest.raises(Rejected) as refused:
-            await bench.ask(decode(api, msgspec.json.encode({"model": "m", **body})))
+            await bench.request(decode(api, msgspec.json.encode({"model": "m", **body})))
         assert (refused.value.status, refused.value.param) == (413, field)
 
     run(main)
@@ -152,10 +152,10 @@ def test_oversize_counts_the_prompt_of_every_dialect(api: Api, body: dict[str, A
 
 def test_oversize_reload_keeps_admission() -> None:
     async def main(loop: SimLoop) -> None:
-        old = Bench(BOUND, loop).system
-        new = Bench(BOUND.replace("100", "300"), loop, old).system
+        old = OversizeRig(BOUND, loop).system
+        new = OversizeRig(BOUND.replace("100", "300"), loop, old).system
         assert new.gateway.admit is old.gateway.admit
-        plain = Bench(BASE + "routes: {m: [quick]}", loop, new).system
+        plain = OversizeRig(BASE + "routes: {m: [quick]}", loop, new).system
         assert plain.gateway.admit is old.gateway.admit
 
     run(main)
@@ -164,12 +164,12 @@ def test_oversize_reload_keeps_admission() -> None:
 def test_oversize_prompt_takes_no_place() -> None:
     """A full gateway refuses it with 413, and not with 503."""
     async def main(loop: SimLoop) -> None:
-        bench = Bench(BOUND + "\nadmission: {max_in_flight: 1, max_queue: 0}", loop)
+        bench = OversizeRig(BOUND + "\nadmission: {max_in_flight: 1, max_queue: 0}", loop)
         reply = await bench.system.gateway.serve(long(10), Arrival("req_1", 0.0, "plain"))
         with pytest.raises(Shed):
-            await bench.ask(long(10))
+            await bench.request(long(10))
         with pytest.raises(Rejected):
-            await bench.ask(long(300))
+            await bench.request(long(300))
         reply.close()
 
     run(main)
@@ -194,7 +194,7 @@ def test_oversize_counts_tokens_of_other_scripts_and_numbers(content: str) -> No
     """Less than 400 bytes, yet more than 100 tokens."""
     async def main(loop: SimLoop) -> None:
         with pytest.raises(Rejected) as rejected:
-            await Bench(BOUND, loop).ask(chat(messages=[{"role": "user", "content": content}]))
+            await OversizeRig(BOUND, loop).request(chat(messages=[{"role": "user", "content": content}]))
         assert rejected.value.status == 413
 
     run(main)

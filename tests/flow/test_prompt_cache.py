@@ -33,9 +33,9 @@ def test_prompt_cache_reads_instructions_and_earlier_turns() -> None:
     """State and metrics count reads and writes."""
     async def main(loop: SimLoop) -> None:
         rig = PrefixRig(loop)
-        first = await rig.ask(LONG, "one")
-        second = await rig.ask(LONG, "one", "yes", "two")
-        third = await rig.ask(LONG, "other")
+        first = await rig.request(LONG, "one")
+        second = await rig.request(LONG, "one", "yes", "two")
+        third = await rig.request(LONG, "other")
         assert first.cached_read == 0
         assert first.cache_write_5m == first.input_total
         assert second.cached_read == first.input_total
@@ -54,7 +54,7 @@ def test_prompt_cache_reads_instructions_and_earlier_turns() -> None:
 def test_prompt_cache_off_leaves_requests_unchanged() -> None:
     async def main(loop: SimLoop) -> None:
         rig = PrefixRig(loop, PrefixConfig())
-        assert (await rig.ask(LONG, "one", tools=TOOLS)).cached_read == 0
+        assert (await rig.request(LONG, "one", tools=TOOLS)).cached_read == 0
         assert n_marks(rig.sent) == 0
         assert [tool["name"] for tool in rig.sent[0]["tools"]] == ["c", "b", "a"]
         assert b"prefix" not in rig.system.state()
@@ -69,7 +69,7 @@ def test_prompt_cache_keeps_the_marks_of_a_client(fields: dict[str, Any]) -> Non
     """A mark anywhere, the top level included: nothing is added and nothing is moved."""
     async def main(loop: SimLoop) -> None:
         rig = PrefixRig(loop)
-        await rig.ask(**{"system": LONG, **fields}, turns=("hi",))
+        await rig.request(**{"system": LONG, **fields}, turns=("hi",))
         assert n_marks(rig.sent) == 1
         assert [tool["name"] for tool in rig.sent[0].get("tools", [])] in ([], ["c", "b", "a"])
 
@@ -80,8 +80,8 @@ def test_prompt_cache_ignores_the_order_of_tools() -> None:
     """They are sorted by name before a mark, a hash or a route is chosen."""
     async def main(loop: SimLoop) -> None:
         rig = PrefixRig(loop)
-        await rig.ask(LONG, "one", tools=TOOLS)
-        usage = await rig.ask(LONG, "two", tools=TOOLS[::-1])
+        await rig.request(LONG, "one", tools=TOOLS)
+        usage = await rig.request(LONG, "two", tools=TOOLS[::-1])
         assert usage.cached_read > usage.input_total * 0.9
 
     run(main)
@@ -94,7 +94,7 @@ def test_prompt_cache_marks_nothing_where_the_field_may_be_unknown(model: str, a
     """Unknown models, models with automatic caches, and models behind the protocol of another provider."""
     async def main(loop: SimLoop) -> None:
         rig = PrefixRig(loop, model=model)
-        await rig.ask(LONG, "one", api=api)
+        await rig.request(LONG, "one", api=api)
         assert b"ephemeral" not in msgspec.json.encode(rig.sent)
         assert b"explicit" not in msgspec.json.encode(rig.sent)
 
@@ -105,8 +105,8 @@ def test_prompt_cache_openai_request_has_breakpoint_and_key() -> None:
     """A breakpoint after the instructions; another question reads them."""
     async def main(loop: SimLoop) -> None:
         rig = PrefixRig(loop, model="gpt-5.6", cache=POINTS)
-        await rig.ask(LONG, "one", api=Api.CHAT)
-        usage = await rig.ask(LONG, "two", api=Api.CHAT)
+        await rig.request(LONG, "one", api=Api.CHAT)
+        usage = await rig.request(LONG, "two", api=Api.CHAT)
         assert usage.cached_read > usage.input_total * 0.9
         assert rig.sent[0]["messages"][0]["content"][0]["prompt_cache_breakpoint"] == {"mode": "explicit"}
         assert rig.sent[0]["prompt_cache_key"] == rig.sent[1]["prompt_cache_key"]
@@ -118,8 +118,8 @@ def test_prompt_cache_older_openai_model_gets_a_key_only() -> None:
     """It would refuse a breakpoint."""
     async def main(loop: SimLoop) -> None:
         rig = PrefixRig(loop, model="gpt-4.1", cache=PromptCacheModel("automatic"))
-        await rig.ask(LONG, "one", api=Api.CHAT)
-        assert (await rig.ask(LONG, "two", api=Api.CHAT)).cached_read > 1024
+        await rig.request(LONG, "one", api=Api.CHAT)
+        assert (await rig.request(LONG, "two", api=Api.CHAT)).cached_read > 1024
         assert isinstance(rig.sent[0]["messages"][0]["content"], str)
         assert len(rig.sent[0]["prompt_cache_key"]) == 32
 
@@ -130,7 +130,7 @@ def test_prompt_cache_first_request_writes_and_the_others_wait_for_it() -> None:
     """Of ten at once one writes; the others wait for its first token."""
     async def main(loop: SimLoop) -> None:
         rig = PrefixRig(loop)
-        usages = await asyncio.gather(*[rig.ask(LONG, f"question {n}") for n in range(10)])
+        usages = await asyncio.gather(*[rig.request(LONG, f"question {n}") for n in range(10)])
         assert sorted(usage.cached_read > 0 for usage in usages) == [False] + [True] * 9
         assert loop.now() < 2.2
         assert 'stayfast_prefix_waits_total{route="m"} 9' in await rig.metrics()
@@ -142,7 +142,7 @@ def test_prompt_cache_wait_for_the_first_request_is_bounded() -> None:
     """After leader_wait_s the others go; with 0 none waits."""
     async def main(loop: SimLoop, wait_s: float, took_s: float) -> None:
         rig = PrefixRig(loop, PrefixConfig("auto", leader_wait_s=wait_s), ttft=Mixture(5.0))
-        usages = await asyncio.gather(rig.ask(LONG, "one"), rig.ask(LONG, "two"))
+        usages = await asyncio.gather(rig.request(LONG, "one"), rig.request(LONG, "two"))
         assert [usage.cached_read for usage in usages] == [0, 0]
         assert loop.now() == pytest.approx(took_s, abs=0.1)
 
@@ -154,7 +154,7 @@ def test_prompt_cache_failed_first_request_is_replaced() -> None:
     """One of those that wait goes next, and the others wait for it."""
     async def main(loop: SimLoop) -> None:
         rig = PrefixRig(loop, faults=(FaultRule(FaultKind.STATUS, status=400, max_count=1),))
-        came = await asyncio.gather(*[rig.ask(LONG, f"question {n}") for n in range(4)], return_exceptions=True)
+        came = await asyncio.gather(*[rig.request(LONG, f"question {n}") for n in range(4)], return_exceptions=True)
         assert [isinstance(one, StayfastError) for one in came] == [True, False, False, False]
         assert sorted(one.cached_read > 0 for one in came if not isinstance(one, BaseException)) == [False, True, True]
 
@@ -165,7 +165,7 @@ def test_prompt_cache_client_that_leaves_passes_the_lead_on() -> None:
     """A client that leaves while it waits changes nothing."""
     async def main(loop: SimLoop) -> None:
         rig = PrefixRig(loop)
-        tasks = [asyncio.create_task(rig.ask(LONG, f"question {n}")) for n in range(4)]
+        tasks = [asyncio.create_task(rig.request(LONG, f"question {n}")) for n in range(4)]
         await asyncio.sleep(0.3)
         tasks[0].cancel()
         tasks[2].cancel()
@@ -182,7 +182,7 @@ def test_prompt_cache_volatile_instructions_are_reported_once() -> None:
     async def main(loop: SimLoop) -> None:
         rig = PrefixRig(loop)
         for n in range(60):
-            await rig.ask([{"type": "text", "text": f"It is 10:{n:02}, dear secret friend. {LONG}"}], "hi", tools=TOOLS)
+            await rig.request([{"type": "text", "text": f"It is 10:{n:02}, dear secret friend. {LONG}"}], "hi", tools=TOOLS)
             await asyncio.sleep(9)
             told = [found["detail"].endswith(" a day") for found in rig.state["findings"]]
             assert told in ([], [False], [True])
@@ -206,7 +206,7 @@ def test_prompt_cache_moves_volatile_instructions_to_the_end() -> None:
         for n in range(30):
             now = f"Today is 2026-11-{n % 30 + 1:02}T10:{n:02}."
             blocks = [{"type": "text", "text": now}, {"type": "text", "text": LONG}]
-            usage = await rig.ask(blocks, "hi")
+            usage = await rig.request(blocks, "hi")
             await asyncio.sleep(4)
         assert usage is not None
         assert usage.cached_read > usage.input_total * 0.9
@@ -218,7 +218,7 @@ def test_prompt_cache_hedge_has_the_marks_of_the_first_attempt() -> None:
     """It does not count as another request with the prompt."""
     async def main(loop: SimLoop) -> None:
         rig = PrefixRig(loop, hedge=HedgeConfig("race", budget=1.0, race_after_s=0.1))
-        await rig.ask(LONG, "one")
+        await rig.request(LONG, "one")
         assert len(rig.sent) > 1
         assert all(body == rig.sent[0] for body in rig.sent)
         assert planner_of(rig).n_seen == 1
@@ -231,13 +231,13 @@ def test_prompt_cache_route_with_several_upstreams_has_affinity() -> None:
     async def main(loop: SimLoop) -> None:
         rig = PrefixRig(loop, n=3)
         for n in range(60):  # until each is known to be as quick as the others
-            await rig.ask(LONG, f"question {n}")
+            await rig.request(LONG, f"question {n}")
         turns: tuple[str, ...] = ()
         for n in range(4):
             turns += (f"turn {n} " * 500,)
-            await rig.ask(LONG, turns=turns)
+            await rig.request(LONG, turns=turns)
             turns += (f"answer {n} " * 500,)
-        assert len(set(rig.asked_of[60:])) == 1
+        assert len(set(rig.called_upstreams[60:])) == 1
 
     run(main)
 
@@ -298,12 +298,12 @@ def test_prompt_cache_refresh_keeps_hot_prompts_cached(budget: int, is_read: boo
     async def main(loop: SimLoop) -> None:
         rig = PrefixRig(loop, PrefixConfig("auto", refresh_tokens_per_hour=budget))
         for n in range(3):
-            await rig.ask(LONG, f"question {n}")
+            await rig.request(LONG, f"question {n}")
         warmer = rig.system.refresher
         assert (warmer is not None) is is_read
         task = asyncio.create_task(warmer.run()) if warmer is not None else None
         await asyncio.sleep(1200)
-        usage = await rig.ask(LONG, "still there?")
+        usage = await rig.request(LONG, "still there?")
         assert (usage.cached_read > 2000) is is_read
         if task is not None:
             task.cancel()
@@ -323,7 +323,7 @@ def test_prompt_cache_refresh_of_many_prompts_is_in_time() -> None:
         assert rig.system.refresher is not None
         systems = [f"You are number {n}. {LONG}" for n in range(120)]
         for turn in range(3):
-            await asyncio.gather(*[rig.ask(system, f"question {turn}") for system in systems])
+            await asyncio.gather(*[rig.request(system, f"question {turn}") for system in systems])
         task = asyncio.create_task(rig.system.refresher.run())
         await asyncio.sleep(1500)
         task.cancel()
@@ -339,7 +339,7 @@ def test_prompt_cache_failed_refresh_is_repeated(monkeypatch: pytest.MonkeyPatch
     async def main(loop: SimLoop) -> None:
         rig = PrefixRig(loop, PrefixConfig("auto", refresh_tokens_per_hour=100_000))
         for n in range(3):
-            await rig.ask(LONG, f"question {n}")
+            await rig.request(LONG, f"question {n}")
         upstream = next(iter(rig.system.registry)).upstream
         opened, failing = upstream.open, [True]
 
@@ -356,7 +356,7 @@ def test_prompt_cache_failed_refresh_is_repeated(monkeypatch: pytest.MonkeyPatch
         task.cancel()
         requests = rig.state["requests"]
         assert (requests["up0 refresh_failed"], requests["up0 refreshed"]) == (1, 1)
-        assert (await rig.ask(LONG, "still there?")).cached_read > 2000
+        assert (await rig.request(LONG, "still there?")).cached_read > 2000
 
     run(main)
 
@@ -366,7 +366,7 @@ def test_prompt_cache_refresh_ends_without_requests() -> None:
     async def main(loop: SimLoop) -> None:
         rig = PrefixRig(loop, PrefixConfig("auto", refresh_tokens_per_hour=100_000))
         for n in range(3):
-            await rig.ask(LONG, f"question {n}")
+            await rig.request(LONG, f"question {n}")
         assert rig.system.refresher is not None
         task = asyncio.create_task(rig.system.refresher.run())
         await asyncio.sleep(20_000)

@@ -53,7 +53,7 @@ class Client:
         return Answer()
 
 
-def sent(client_api: Api, body: dict[str, Any], spoken: Api, model: str) -> Any:
+def body_sent(client_api: Api, body: dict[str, Any], spoken: Api, model: str) -> Any:
     """What an upstream that speaks one dialect gets of a request in another."""
     async def main(loop: SimLoop) -> bytes:
         client: Any = Client()
@@ -72,21 +72,21 @@ def sent(client_api: Api, body: dict[str, Any], spoken: Api, model: str) -> Any:
 
 def test_prompt_cache_chat_request_is_marked_for_anthropic() -> None:
     """Its instructions become a marked system block."""
-    said = sent(Api.CHAT, CHAT, Api.MESSAGES, "claude-opus-5")
+    said = body_sent(Api.CHAT, CHAT, Api.MESSAGES, "claude-opus-5")
     assert said["system"] == [{"type": "text", "text": LONG, "cache_control": {"type": "ephemeral"}}]
 
 
 def test_prompt_cache_messages_request_is_marked_for_openai() -> None:
     """In chat and in responses."""
-    said = sent(Api.MESSAGES, MESSAGES, Api.CHAT, "gpt-5.6")
+    said = body_sent(Api.MESSAGES, MESSAGES, Api.CHAT, "gpt-5.6")
     assert said["messages"][0]["content"][0]["prompt_cache_breakpoint"] == {"mode": "explicit"}
-    said = sent(Api.MESSAGES, MESSAGES, Api.RESPONSES, "gpt-5.6")
+    said = body_sent(Api.MESSAGES, MESSAGES, Api.RESPONSES, "gpt-5.6")
     assert "prompt_cache_key" in said
 
 
 def test_prompt_cache_messages_request_is_marked_in_its_own_protocol() -> None:
     """By splicing: the other bytes stay."""
-    said = sent(Api.MESSAGES, MESSAGES | {"temperature": 0.10}, Api.MESSAGES, "claude-opus-5")
+    said = body_sent(Api.MESSAGES, MESSAGES | {"temperature": 0.10}, Api.MESSAGES, "claude-opus-5")
     mark = {"cache_control": {"type": "ephemeral"}}
     assert said == MESSAGES | {
         "model": "claude-opus-5", "temperature": 0.1, "system": [{"type": "text", "text": LONG} | mark],

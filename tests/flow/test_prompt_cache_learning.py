@@ -47,7 +47,7 @@ def test_prompt_cache_refused_mark_is_left_out() -> None:
                         model="gpt-5-2025-08-07",
                         cache=PromptCacheModel("automatic"))
         for n in range(3):
-            await rig.ask(LONG, f"question {n}", api=Api.CHAT)
+            await rig.request(LONG, f"question {n}", api=Api.CHAT)
         assert ["prompt_cache_breakpoint" in str(sent) for sent in rig.sent] == [True, False, False, False]
         assert ["prompt_cache_key" in sent for sent in rig.sent] == [True, False, True, True]
         (found,) = rig.state["findings"]
@@ -57,7 +57,7 @@ def test_prompt_cache_refused_mark_is_left_out() -> None:
         assert rig.state["requests"]["up0 refused"] == 1
         assert "stayfast_prefix_moving_tokens{" not in await rig.metrics()
         await asyncio.sleep(3601)
-        await rig.ask(LONG, "again", api=Api.CHAT)
+        await rig.request(LONG, "again", api=Api.CHAT)
         assert "prompt_cache_breakpoint" in str(rig.sent[-2])
 
     run(main)
@@ -154,13 +154,13 @@ def test_prompt_cache_unknown_model_behind_anthropic_protocol_is_marked() -> Non
     async def main(loop: SimLoop) -> None:
         rig = PrefixRig(loop, model="our-assistant-3")
         for n in range(2):
-            await rig.ask(LONG * 3, f"question {n}")
-        await rig.ask(LONG, "shorter than any model of the family keeps")
+            await rig.request(LONG * 3, f"question {n}")
+        await rig.request(LONG, "shorter than any model of the family keeps")
         assert ["ephemeral" in str(sent) for sent in rig.sent] == [True, True, False]
         (rule,) = rig.state["rules"].values()
         assert rule == "unknown name behind Anthropic's protocol: anthropic marks from 4096 tokens on"
         other = PrefixRig(loop, model="our-assistant-3")
-        await other.ask(LONG * 3, "question", api=Api.CHAT)
+        await other.request(LONG * 3, "question", api=Api.CHAT)
         assert "ephemeral" not in str(other.sent)
         assert other.state["rules"] == {"up0 our-assistant-3": UNKNOWN}
 

@@ -14,7 +14,7 @@ from stayfast.upstreams.state.upstream_state import UpstreamState
 WELL: Script = [Wait(0.1), SendText("ok"), Wait(5), SendText("never read")]
 
 
-async def probed(loop: SimLoop, scripts: list[Script], seconds: float) -> tuple[UpstreamState, Prober, RecordingSink,
+async def probe_for(loop: SimLoop, scripts: list[Script], seconds: float) -> tuple[UpstreamState, Prober, RecordingSink,
                                                                                 ScriptedUpstream]:
     """One member, probed for some virtual seconds."""
     sink = RecordingSink()
@@ -32,7 +32,7 @@ def test_probe_first_token_proves_the_upstream() -> None:
     """The stream is closed at its first token, and no other probe follows."""
 
     async def main(loop: SimLoop) -> None:
-        member, prober, sink, upstream = await probed(loop, [WELL], 60)
+        member, prober, sink, upstream = await probe_for(loop, [WELL], 60)
         assert member.is_proven
         assert (upstream.n_calls, upstream.n_cancelled, upstream.n_open, member.n_in_flight) == (1, 1, 0, 0)
         assert upstream.last_closed_at == 0.1
@@ -48,7 +48,7 @@ def test_probe_failures_are_reported_when_they_change() -> None:
     async def main(loop: SimLoop) -> None:
         down: Script = [Fail(Fault.CONNECT)]
         busy: Script = [Fail(Fault.STATUS, status=503)]
-        member, prober, sink, upstream = await probed(loop, [down, down, down, busy, down, WELL], 600)
+        member, prober, sink, upstream = await probe_for(loop, [down, down, down, busy, down, WELL], 600)
         assert member.is_proven
         assert upstream.n_calls == 6
         assert [fact.code for fact in sink.facts_of(ProbeFailed)] == ["upstream_connect", "upstream_status",
@@ -63,7 +63,7 @@ def test_probe_silence_is_a_failure() -> None:
     """The upstream is probed again, and its socket closed."""
 
     async def main(loop: SimLoop) -> None:
-        member, prober, _, upstream = await probed(loop, [[Wait(1e6)]], 21)
+        member, prober, _, upstream = await probe_for(loop, [[Wait(1e6)]], 21)
         assert not member.is_proven
         assert prober.complaints == {"up": "upstream_timeout"}
         assert upstream.n_cancelled >= 1

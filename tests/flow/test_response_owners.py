@@ -20,7 +20,7 @@ def rig_with(owners: ResponseOwners, loop: SimLoop) -> Rig:
     return Rig(loop, [[SendText("a")]], owners=owners)
 
 
-async def ask(rig: Rig, tenant: str | None, previous: str | None = None) -> str:
+async def respond(rig: Rig, tenant: str | None, previous: str | None = None) -> str:
     """One whole response, as this tenant; its id, as the client sees it."""
     request = decode(Api.RESPONSES, msgspec.json.encode({"model": MODEL, "input": "hi", "previous_response_id": previous}))
     answer = await read(await rig.gateway.serve(request, Arrival("r", rig.loop.now(), tenant)))
@@ -32,16 +32,16 @@ def test_response_owner_other_tenant_gets_the_unknown_id_error() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = rig_with(ResponseOwners(), loop)
-        made = await ask(rig, "acme")
-        await ask(rig, "acme", made)
+        made = await respond(rig, "acme")
+        await respond(rig, "acme", made)
         n_asked = rig.scripted[0].n_calls
         with pytest.raises(Rejected) as refused:
-            await ask(rig, "beta", made)
+            await respond(rig, "beta", made)
         assert (refused.value.status, refused.value.code, refused.value.param) == (
             400, "previous_response_not_found", "previous_response_id")
         assert rig.scripted[0].n_calls == n_asked
-        await ask(rig, None, made)  # without keys there are no tenants
-        await ask(rig, "beta", "resp_of_before_the_start")
+        await respond(rig, None, made)  # without keys there are no tenants
+        await respond(rig, "beta", "resp_of_before_the_start")
 
     run(main)
 

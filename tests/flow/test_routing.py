@@ -14,7 +14,7 @@ from stayfast.observe.metrics.definitions import AFFINITY, EJECTED, PREFIX_TOKEN
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.settings import SettingsError
 from stayfast.testing import SimLoop, run
-from tests.flow.routing_rig import Client, client_of, settings_of
+from tests.flow.routing_rig import RoutingClient, client_of, settings_of
 
 ENGINE = ("{kind: simulated, ttft: {median_s: 0.01}, fills_max_tokens: true, "
           "engine: {prefill_tokens_per_s: 8000, cache_tokens: 60000}}")
@@ -23,20 +23,20 @@ QUICK = "{kind: simulated, ttft: {median_s: 0.1}, fills_max_tokens: true}"
 
 def test_routing_conversation_stays_at_one_upstream() -> None:
     """All turns but the first go to one of four engines; metrics and notes have it."""
-    async def main(loop: SimLoop) -> tuple[list[str], Counter[str], Client, list[str]]:
+    async def main(loop: SimLoop) -> tuple[list[str], Counter[str], RoutingClient, list[str]]:
         client = client_of(settings_of("{upstreams: [a, b, c, d], affinity: {mode: prefix}}", a=ENGINE, b=ENGINE, c=ENGINE,
                                        d=ENGINE), loop)
         for seed in range(12):  # until first tokens can be predicted everywhere
-            await client.talk(4, seed)
-        before = client.counted(PREFIX_TOKENS.name)
-        answered_by = await client.talk(8, 99)
-        return answered_by, client.counted(PREFIX_TOKENS.name) - before, client, await client.last_notes()
+            await client.converse(4, seed)
+        before = client.counter(PREFIX_TOKENS.name)
+        answered_by = await client.converse(8, 99)
+        return answered_by, client.counter(PREFIX_TOKENS.name) - before, client, await client.last_verdict()
 
-    answered_by, tokens, client, notes = run(main)
+    answered_by, tokens, client, verdict = run(main)
     assert len(set(answered_by[1:])) == 1
     assert tokens["known"] > 3 * tokens["new"]
-    assert client.counted(AFFINITY.name).keys() >= {"hit", "new"}
-    assert notes[-1].startswith(f"picked {answered_by[-1]}: about ")
+    assert client.counter(AFFINITY.name).keys() >= {"hit", "new"}
+    assert any(line.startswith(f"picked {answered_by[-1]}: about ") for line in verdict)
 
 
 def test_routing_affinity_lowers_latency_where_prefixes_are_cached() -> None:
@@ -48,9 +48,9 @@ def test_routing_affinity_lowers_latency_where_prefixes_are_cached() -> None:
             client = client_of(settings, loop)
             async with asyncio.TaskGroup() as group:
                 for seed in range(40):
-                    group.create_task(client.talk(5, seed, think_s=4.0))
+                    group.create_task(client.converse(5, seed, think_s=4.0))
                     await asyncio.sleep(0.4)
-            tokens, waits_s = client.counted(TOKENS.name), sorted(client.waits_s)
+            tokens, waits_s = client.counter(TOKENS.name), sorted(client.waits_s)
             n = len(waits_s)
             return tokens["cached"] / tokens["input"], waits_s[n // 2], waits_s[n * 99 // 100]
 
@@ -69,13 +69,13 @@ def test_routing_popular_prompt_is_spread() -> None:
         client = client_of(settings_of("{upstreams: [a, b, c], affinity: {mode: prefix, max_load: 3}}", a=ENGINE, b=ENGINE,
                                        c=ENGINE), loop)
         for seed in range(30):
-            await client.talk(1, seed)
-        client.by.clear()
+            await client.converse(1, seed)
+        client.n_by_upstream.clear()
         async with asyncio.TaskGroup() as group:
             for n in range(60):
-                group.create_task(client.ask("the same for all " * 300, str(n), n=50))
+                group.create_task(client.request("the same for all " * 300, str(n), n=50))
                 await asyncio.sleep(0.01)
-        return client.by
+        return client.n_by_upstream
 
     by = run(main)
     assert min(by.values()) > 5
@@ -90,13 +90,13 @@ def test_routing_session_has_one_upstream(said: dict[str, object]) -> None:
         settings = settings_of("{upstreams: [a, b, c], affinity: {mode: sessions}}", a=QUICK, b=QUICK, c=QUICK)
         client = client_of(settings, loop)
         for _ in range(9):
-            await client.ask("hello")  # who has not been heard of gets one request before anybody's session
+            await client.request("hello")  # who has not been heard of gets one request before anybody's session
         found: list[set[str]] = []
         for n in range(10):
             its = msgspec.json.decode(msgspec.json.encode(said).replace(b"{n}", b"%d" % n))
             if "headers" in its:
                 its["headers"] = tuple(tuple(header) for header in its["headers"])
-            found.append({(await client.ask(f"turn {turn}", **its)).upstream for turn in range(6)})
+            found.append({(await client.request(f"turn {turn}", **its)).upstream for turn in range(6)})
         return found
 
     found = run(main)
@@ -109,10 +109,10 @@ def test_routing_response_is_continued_where_it_is_stored() -> None:
     async def main(loop: SimLoop) -> list[str]:
         client = client_of(settings_of("{upstreams: [a, b, c, d], affinity: {mode: sessions}}", a=QUICK, b=QUICK, c=QUICK,
                                        d=QUICK), loop)
-        reply = await client.ask("first", api=Api.RESPONSES)
+        reply = await client.request("first", api=Api.RESPONSES)
         answered_by = [reply.upstream]
         for _ in range(8):
-            reply = await client.ask("next", api=Api.RESPONSES, previous_response_id=reply.summary.response_id)
+            reply = await client.request("next", api=Api.RESPONSES, previous_response_id=reply.summary.response_id)
             answered_by.append(reply.upstream)
         return answered_by
 
@@ -123,19 +123,19 @@ def test_routing_outlier_is_ejected() -> None:
     """One in four of its calls fails: it is out after some dozens, and the notes and a gauge have it."""
     bad = QUICK[:-1] + ", faults: [{kind: status, status: 500, rate: 0.25}], breaker: {enabled: false}}"
 
-    async def main(loop: SimLoop) -> tuple[Client, list[str]]:
+    async def main(loop: SimLoop) -> tuple[RoutingClient, list[str]]:
         route = "{upstreams: [bad, a, c], pick: order, retry: {budget: 1}, eject: {enabled: true}}"
         client = client_of(settings_of(route, a=QUICK, bad=bad, c=QUICK), loop)
         for _ in range(150):
-            await client.ask("hello")
-        client.by.clear()
+            await client.request("hello")
+        client.n_by_upstream.clear()
         for _ in range(60):
-            await client.ask("hello")
-        return client, await client.last_notes()
+            await client.request("hello")
+        return client, await client.last_verdict()
 
-    client, notes = run(main)
-    assert client.by["bad"] == 0
-    assert notes[-1].startswith("ejected bad: ")
+    client, verdict = run(main)
+    assert client.n_by_upstream["bad"] == 0
+    assert any(line.startswith("ejected bad: ") for line in verdict)
     gauges = dict(client.system.together.metrics_sink.snapshot().gauges[EJECTED.name])
     assert gauges == {("chat", "a"): 0.0, ("chat", "bad"): 1.0, ("chat", "c"): 0.0}
 
@@ -145,8 +145,8 @@ def test_routing_weights_are_shares() -> None:
     async def main(loop: SimLoop) -> Counter[str]:
         client = client_of(settings_of("{upstreams: [a, b], weights: {a: 9}}", a=QUICK, b=QUICK), loop)
         for _ in range(600):
-            await client.ask("hello")
-        return client.by
+            await client.request("hello")
+        return client.n_by_upstream
 
     assert run(main)["a"] == pytest.approx(540, abs=30)
 
@@ -155,7 +155,7 @@ def test_routing_is_a_function_of_the_seed() -> None:
     async def main(loop: SimLoop) -> list[str]:
         route = "{upstreams: [a, b, c], weights: {a: 3}, affinity: {mode: both}, eject: {enabled: true}}"
         client = client_of(settings_of(route, a=ENGINE, b=ENGINE, c=ENGINE), loop, seed=5)
-        return [name for seed in range(25) for name in await client.talk(4, seed)]
+        return [name for seed in range(25) for name in await client.converse(4, seed)]
 
     assert run(main) == run(main)
 
@@ -170,7 +170,7 @@ def test_routing_fallback_tiers_are_used_in_order() -> None:
         route = ("{upstreams: [a], deadline: 10, retry: {max_attempts: 1}, "
                  "on_overrun: {fallback: {upstreams: [b], reserve: 60%, then: [[c], {upstreams: [d], model: small}]}}}")
         client = client_of(settings_of(route, a=DOWN, b=STUCK, c=DOWN, d=QUICK), loop)
-        reply = await client.ask("hello")
+        reply = await client.request("hello")
         asked = Counter({member.upstream.name: member.upstream.counts.n_asked for member in client.system.registry
                          if isinstance(member.upstream, Simulated)})
         return reply, asked, client.waits_s[0]
@@ -189,8 +189,8 @@ def test_routing_later_tiers_are_bounded_by_the_retry_budget() -> None:
         down = DOWN[:-1] + ", breaker: {enabled: false}}"  # else the last tier would soon go first
         client = client_of(settings_of(route, a=down, b=down, c=QUICK), loop)
         for _ in range(200):
-            await client.ask("hello")
-        return client.by["c"], client.by.total()
+            await client.request("hello")
+        return client.n_by_upstream["c"], client.n_by_upstream.total()
 
     n_of_c, n = run(main)
     assert n == 200

@@ -22,14 +22,14 @@ def test_semantic_audit_delays_no_request(control: CacheControl | None) -> None:
     async def main(loop: SimLoop) -> None:
         rig = SemanticRig(loop, [SendText(YES)], LATER, [SendText(NO)], semantic=ALWAYS)
         await rig.text(ask(ONE))
-        await rig.settled()
+        await rig.finish_learning()
         for _ in range(3):
             asked_at = loop.now()
             assert await rig.text(ask(SAME), control if rig.lookups.count("hit") else None) == YES
             assert loop.now() == asked_at
             await asyncio.sleep(0.1)
         assert rig.results == ["miss", "semantic", "semantic", "semantic"]
-        await rig.settled()
+        await rig.finish_learning()
         assert rig.lookups == ["no_neighbour", "hit", "audit_started", "hit", "hit", "audit_right"]
         assert rig.n_calls == 2
         assert [attempt.role for attempt in rig.sink.facts_of(AttemptDone)] == ["first", "audit"]
@@ -42,9 +42,9 @@ def test_semantic_audit_is_not_made_for_only_if_cached() -> None:
     async def main(loop: SimLoop) -> None:
         rig = SemanticRig(loop, [SendText(YES)], semantic=ALWAYS)
         await rig.text(ask(ONE))
-        await rig.settled()
+        await rig.finish_learning()
         assert await rig.text(ask(SAME), CacheControl(only_if_cached=True)) == YES
-        await rig.settled()
+        await rig.finish_learning()
         assert rig.lookups == ["no_neighbour", "hit"]
 
     run(main)
@@ -56,8 +56,8 @@ def test_semantic_cache_answer_that_cannot_be_streamed_is_a_miss() -> None:
     async def main(loop: SimLoop) -> None:
         rig = SemanticRig(loop, [SendText(YES)], semantic=ALWAYS)
         await rig.text(ask(ONE))
-        await rig.settled()
-        store, key = rig.caching.store, rig.sink.facts_of(RequestDone)[0].cache_key
+        await rig.finish_learning()
+        store, key = rig.route_cache.store, rig.sink.facts_of(RequestDone)[0].cache_key
         assert key is not None
         stored = await store.get(key)
         assert stored is not None
@@ -65,7 +65,7 @@ def test_semantic_cache_answer_that_cannot_be_streamed_is_a_miss() -> None:
         await store.put(key, msgspec.structs.replace(stored, body=body))
         for question in (SAME, SAME_TOO):
             assert await rig.text(ask(question)) == YES
-            await rig.settled()
+            await rig.finish_learning()
         assert rig.results == ["miss", "miss", "semantic"]
         assert rig.lookups == ["no_neighbour", "unstreamable", "hit", "audit_started", "audit_right"]
         rig.check_clean()

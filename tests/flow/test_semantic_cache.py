@@ -14,24 +14,24 @@ from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.server.backend import PurgeFilter
 from stayfast.testing import SendText, SimLoop, Wait, run
-from tests.flow.rig import chat, read, said
-from tests.flow.semantic_rig import NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, ask, saying
+from tests.flow.rig import chat, read, text_of
+from tests.flow.semantic_rig import NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, answers_of, ask
 
 
 def test_semantic_cache_paraphrase_is_a_hit() -> None:
     """A hit makes no call; header, notes and facts have its kind."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES))
+        rig = SemanticRig(loop, *answers_of(YES))
         assert await rig.text(ask(ONE)) == YES
-        await rig.settled()
-        reply = await rig.ask(ask(SAME))
+        await rig.finish_learning()
+        reply = await rig.serve_request(ask(SAME))
         assert reply.cache is not None
         kind, sim, p, age, key = reply.cache.removeprefix("hit; ").split("; ")
         assert (kind, age) == ("kind=semantic", "age=30")
         assert 0.9 <= float(sim.removeprefix("sim=")) < 1
         assert p.startswith("p=")
-        assert said(await read(reply)) == YES
+        assert text_of(await read(reply)) == YES
         assert (rig.n_calls, rig.results, rig.lookups) == (1, ["miss", "semantic"], ["no_neighbour", "hit"])
         made, done = rig.sink.facts_of(RequestDone)
         assert made.cache_key is not None
@@ -48,9 +48,9 @@ def test_semantic_cache_purge_by_the_key_of_a_hit() -> None:
     """With the answer go all phrasings of it: the next request makes a call."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES, NO))
+        rig = SemanticRig(loop, *answers_of(YES, NO))
         await rig.text(ask(ONE))
-        await rig.settled()
+        await rig.finish_learning()
         assert await rig.text(ask(SAME)) == YES
         key = rig.sink.facts_of(RequestDone)[1].cache_key
         assert key is not None
@@ -70,9 +70,9 @@ def test_semantic_cache_new_word_is_a_miss_where_the_route_checks_it(new_word_co
                                                                      lookups: list[str]) -> None:
     async def main(loop: SimLoop) -> None:
         config = SemanticConfig(threshold=0.9, new_word_cosine=new_word_cosine, audit_share=0.001)
-        rig = SemanticRig(loop, *saying(YES, NO), semantic=config)
+        rig = SemanticRig(loop, *answers_of(YES, NO), semantic=config)
         await rig.text(ask(ONE))
-        await rig.settled()
+        await rig.finish_learning()
         assert await rig.text(ask(SAME)) == answer
         assert rig.lookups == lookups
 
@@ -81,9 +81,9 @@ def test_semantic_cache_new_word_is_a_miss_where_the_route_checks_it(new_word_co
 
 def test_semantic_cache_unlike_question_is_a_miss() -> None:
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES, NO))
+        rig = SemanticRig(loop, *answers_of(YES, NO))
         await rig.text(ask(ONE))
-        await rig.settled()
+        await rig.finish_learning()
         assert await rig.text(ask(OTHER)) == NO
         assert rig.lookups == ["no_neighbour", "unlike"]
         assert rig.sink.facts_of(RequestDone)[1].notes == ("no answer in other words: unlike",)
@@ -103,9 +103,9 @@ def test_semantic_cache_scope_is_the_rest_of_the_request(other: dict[str, Any]) 
     """System prompt, output format, tools, parameters: the same words there are another question."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES, NO))
+        rig = SemanticRig(loop, *answers_of(YES, NO))
         await rig.text(ask(ONE))
-        await rig.settled()
+        await rig.finish_learning()
         assert await rig.text(ask(SAME, **other)) == NO
         assert "semantic" not in rig.results
 
@@ -114,11 +114,11 @@ def test_semantic_cache_scope_is_the_rest_of_the_request(other: dict[str, Any]) 
 
 def test_semantic_cache_tenants_are_separate() -> None:
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES, NO))
+        rig = SemanticRig(loop, *answers_of(YES, NO))
         await rig.text(ask(ONE), tenant="a")
-        await rig.settled()
+        await rig.finish_learning()
         assert await rig.text(ask(SAME), tenant="b") == NO
-        await rig.settled()
+        await rig.finish_learning()
         assert await rig.text(ask(SAME_TOO), tenant="a") == YES
 
     run(main)
@@ -128,13 +128,13 @@ def test_semantic_cache_follow_up_under_another_parent_is_a_miss() -> None:
     """Earlier turns are in the scope to the letter; under the same parent the follow-up is a hit."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES, NO))
+        rig = SemanticRig(loop, *answers_of(YES, NO))
         parents = [[{"role": "user", "content": text}, {"role": "assistant", "content": "Sure."}]
                    for text in ("Tell me about accounts", "Tell me about invoices")]
         await rig.text(ask(ONE, before=parents[0]))
-        await rig.settled()
+        await rig.finish_learning()
         assert await rig.text(ask(SAME, before=parents[1])) == NO
-        await rig.settled()
+        await rig.finish_learning()
         assert await rig.text(ask(SAME, before=parents[0])) == YES
         assert rig.results == ["miss", "miss", "semantic"]
 
@@ -143,12 +143,12 @@ def test_semantic_cache_follow_up_under_another_parent_is_a_miss() -> None:
 
 def test_semantic_cache_hit_of_a_stream_as_json_and_back() -> None:
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES))
+        rig = SemanticRig(loop, *answers_of(YES))
         await rig.text(ask(ONE))
-        await rig.settled()
-        whole = msgspec.json.decode(await read(await rig.ask(ask(SAME, stream=False))))
+        await rig.finish_learning()
+        whole = msgspec.json.decode(await read(await rig.serve_request(ask(SAME, stream=False))))
         assert whole["choices"][0]["message"]["content"] == YES
-        streamed = await read(await rig.ask(ask(SAME_TOO)))
+        streamed = await read(await rig.serve_request(ask(SAME_TOO)))
         assert streamed.startswith(b"data: {")
         assert streamed.endswith(b"data: [DONE]\n\n")
         assert rig.results == ["miss", "semantic", "semantic"]
@@ -169,13 +169,13 @@ def test_semantic_cache_ineligible_message_is_a_bypass(messages: list[dict[str, 
     """Empty text, tool results, media: nothing is embedded, nothing is stored."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES))
+        rig = SemanticRig(loop, *answers_of(YES))
         for _ in range(2):
-            reply = await rig.ask(chat(messages=messages))
+            reply = await rig.serve_request(chat(messages=messages))
             assert reply.cache == f"bypass; why={why}"
             await read(reply)
-        await rig.settled()
-        assert (rig.words.asked, rig.semantic.stats().n_phrasings) == ([], 0)
+        await rig.finish_learning()
+        assert (rig.words.embedded, rig.semantic.stats().n_phrasings) == ([], 0)
 
     run(main)
 
@@ -190,12 +190,12 @@ def test_semantic_cache_context_dependent_question_uses_the_exact_cache(text: An
     """It is neither looked up nor learned by its meaning."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES, NO))
+        rig = SemanticRig(loop, *answers_of(YES, NO))
         await rig.text(ask(text))
-        await rig.settled()
+        await rig.finish_learning()
         assert await rig.text(ask(text)) == YES
         assert rig.results == ["miss", "hit"]
-        assert (rig.lookups, rig.words.asked) == ([why], [])
+        assert (rig.lookups, rig.words.embedded) == ([why], [])
 
     run(main)
 
@@ -209,9 +209,9 @@ def test_semantic_cache_words_that_change_the_meaning_make_a_miss(one: str, othe
     """However near the vectors are."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES, NO), semantic=SemanticConfig(threshold=0.5))
+        rig = SemanticRig(loop, *answers_of(YES, NO), semantic=SemanticConfig(threshold=0.5))
         await rig.text(ask(one))
-        await rig.settled()
+        await rig.finish_learning()
         assert await rig.text(ask(other)) == NO
         assert rig.lookups[1] == why
 
@@ -224,13 +224,13 @@ def test_semantic_cache_late_embedding_is_a_miss() -> None:
     async def main(loop: SimLoop) -> None:
         rig = SemanticRig(loop, [Wait(1), SendText(YES)], semantic=SemanticConfig(threshold=0.9, lookup_timeout_s=0.05))
         await rig.text(ask(ONE))
-        await rig.settled()
+        await rig.finish_learning()
         rig.words.slow_s = 5
         began_at = loop.now()
         assert await rig.text(ask(SAME)) == YES
         assert loop.now() - began_at == pytest.approx(1.05)
         assert rig.lookups == ["no_neighbour", "timeout"]
-        await rig.settled()
+        await rig.finish_learning()
         assert rig.semantic.stats().n_phrasings == 2
 
     run(main)
@@ -240,9 +240,9 @@ def test_semantic_cache_stage_budget_bounds_the_lookup() -> None:
     """A miss, and not a failed request."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES), budget=BudgetConfig(cache="0.02"))
+        rig = SemanticRig(loop, *answers_of(YES), budget=BudgetConfig(cache="0.02"))
         await rig.text(ask(ONE))
-        await rig.settled()
+        await rig.finish_learning()
         rig.words.slow_s = 5
         began_at = loop.now()
         assert await rig.text(ask(SAME)) == YES
@@ -258,15 +258,15 @@ def test_semantic_cache_without_a_vector_is_a_miss(why: str) -> None:
     """The embedder fails, is known to be too slow, is not loaded yet, or does not read all of the text."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES, NO))
+        rig = SemanticRig(loop, *answers_of(YES, NO))
         await rig.text(ask(ONE))
-        await rig.settled()
-        rig.words.is_broken, rig.words.does_fit = why == "failed", why != "no_time"
+        await rig.finish_learning()
+        rig.words.is_broken, rig.words.has_time = why == "failed", why != "no_time"
         if why == "not_ready":
             rig.embedding.foreground = None
         assert await rig.text(ask(SAME + " please" * 40 * (why == "long"))) == NO
         assert rig.lookups == ["no_neighbour", why]
-        await rig.settled()
+        await rig.finish_learning()
         rig.check_clean()
 
     run(main)
@@ -274,11 +274,11 @@ def test_semantic_cache_without_a_vector_is_a_miss(why: str) -> None:
 
 def test_semantic_cache_embedder_not_loaded_is_reported_for_the_first_question() -> None:
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES))
+        rig = SemanticRig(loop, *answers_of(YES))
         rig.embedding.foreground = None
         await rig.text(ask(ONE))
         assert rig.lookups == ["not_ready"]
-        await rig.settled()
+        await rig.finish_learning()
         rig.check_clean()
 
     run(main)
@@ -288,14 +288,14 @@ def test_semantic_cache_only_if_cached_accepts_a_paraphrase() -> None:
     """Without a similar question it is a 504."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig(threshold=0.9, audit_share=1.0))
+        rig = SemanticRig(loop, *answers_of(YES), semantic=SemanticConfig(threshold=0.9, audit_share=1.0))
         await rig.text(ask(ONE))
-        await rig.settled()
+        await rig.finish_learning()
         assert await rig.text(ask(SAME), CacheControl(only_if_cached=True)) == YES
-        await rig.settled()
+        await rig.finish_learning()
         assert rig.n_calls == 1  # nor one to audit it
         with pytest.raises(Shed, match="only-if-cached"):
-            await rig.ask(ask(OTHER), CacheControl(only_if_cached=True))
+            await rig.serve_request(ask(OTHER), CacheControl(only_if_cached=True))
 
     run(main)
 
@@ -316,9 +316,9 @@ def test_semantic_cache_verifier_can_refuse_a_hit() -> None:
 
     async def main(loop: SimLoop) -> None:
         verifier = Never()
-        rig = SemanticRig(loop, *saying(YES, NO), verifier=verifier)
+        rig = SemanticRig(loop, *answers_of(YES, NO), verifier=verifier)
         await rig.text(ask(ONE))
-        await rig.settled()
+        await rig.finish_learning()
         assert await rig.text(ask(SAME)) == NO
         assert verifier.asked == [(SAME, YES)]
         assert rig.lookups[1] == "refused"
@@ -332,7 +332,7 @@ def test_semantic_cache_thousand_lookups_make_one_call() -> None:
     async def main(loop: SimLoop) -> None:
         rig = SemanticRig(loop, [Wait(1), SendText(NO)])
         await rig.text(ask(ONE))
-        await rig.settled()
+        await rig.finish_learning()
         rig.words.slow_s = 0.01
         assert set(await asyncio.gather(*[rig.text(ask(OTHER)) for _ in range(1000)])) == {NO}
         assert rig.n_calls == 2
@@ -343,11 +343,11 @@ def test_semantic_cache_thousand_lookups_make_one_call() -> None:
 
 def test_semantic_cache_client_that_leaves_the_lookup_leaves_nothing() -> None:
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES))
+        rig = SemanticRig(loop, *answers_of(YES))
         await rig.text(ask(ONE))
-        await rig.settled()
+        await rig.finish_learning()
         rig.words.slow_s = 0.04
-        task = asyncio.ensure_future(rig.ask(ask(SAME)))
+        task = asyncio.ensure_future(rig.serve_request(ask(SAME)))
         await asyncio.sleep(0.02)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

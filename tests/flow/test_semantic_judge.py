@@ -10,7 +10,7 @@ import uvloop
 from stayfast.pipeline.cache.semantic import N_SHORT_WORDS
 from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.stores.onnx_embedder import OnnxEncoder
-from tests.flow.real_embedder import Asker, weights
+from tests.flow.real_embedder import LearningCache, weights
 
 __all__ = ["weights"]
 Weights = tuple[OnnxEncoder, Path]
@@ -64,13 +64,13 @@ def test_semantic_judge_prices_in_one_template_stay_apart(weights: Weights) -> N
     assert len(LETTER.split()) > N_SHORT_WORDS
 
     async def main() -> None:
-        asker = Asker(weights[0], SemanticConfig("1%"))
+        asker = LearningCache(weights[0], SemanticConfig("1%"))
         questions = [(asked.format(kilos=kilos) + end + "?", kilos) for asked, end, kilos in product(ASKED, ENDS, PRICES)]
         Random(3).shuffle(questions)
         wrong = []
         for question, kilos in questions:
             right = LETTER.format(kilos=kilos, price=PRICES[kilos])
-            given = await asker.ask(question, right, "acme")
+            given = await asker.answer(question, right, "acme")
             wrong += [(question, given)] if given not in ("", right) else []
         its = asker.semantic.stats()
         asker.close()
@@ -88,7 +88,7 @@ def test_semantic_judge_words_in_one_template_stay_apart(weights: Weights) -> No
     assert len(FORM.split()) > N_SHORT_WORDS
 
     async def main() -> None:
-        asker = Asker(weights[0], SemanticConfig("1%"))
+        asker = LearningCache(weights[0], SemanticConfig("1%"))
         rights = [FORM.format(fabric=fabric, programme=programme) for fabric, programme in FABRICS.items()]
         rows = await asker.embedding.background.embed(rights) if asker.embedding.background is not None else None
         assert rows is not None
@@ -96,7 +96,7 @@ def test_semantic_judge_words_in_one_template_stay_apart(weights: Weights) -> No
         questions = [(form.format(fabric) + end + "?", right)
                      for form, end, (fabric, right) in product(WASHED, ENDS, zip(FABRICS, rights, strict=True))]
         Random(3).shuffle(questions)
-        given = [(await asker.ask(question, right, "acme"), right) for question, right in questions]
+        given = [(await asker.answer(question, right, "acme"), right) for question, right in questions]
         its = asker.semantic.stats()
         asker.close()
         hits = [said == right for said, right in given if said]
@@ -111,13 +111,13 @@ def test_semantic_judge_labels_of_one_topic_prove_no_other(weights: Weights) -> 
     """Three hundred phrasings of one question prove nothing about other questions, of this tenant or of others."""
 
     async def main() -> None:
-        asker = Asker(weights[0], SemanticConfig("1%"))
+        asker = LearningCache(weights[0], SemanticConfig("1%"))
         for where, way in product(WHERE, WAYS):
-            await asker.ask(f"{way} {where}".strip() + "?", "Click the link in the mail.", "acme")
+            await asker.answer(f"{way} {where}".strip() + "?", "Click the link in the mail.", "acme")
         assert asker.semantic.stats().n_labels >= 300
-        await asker.ask("How do I renew the contract of the office printer?", "Call the vendor at once.", "globex")
+        await asker.answer("How do I renew the contract of the office printer?", "Call the vendor at once.", "globex")
         for tenant in ("globex", "acme"):
-            given = [await asker.ask(question, f"All about it: {question}", tenant) for question in UNRELATED]
+            given = [await asker.answer(question, f"All about it: {question}", tenant) for question in UNRELATED]
             assert given == [""] * len(UNRELATED)
         asker.close()
 
@@ -149,8 +149,8 @@ def test_semantic_judge_gives_right_hits_after_calibration(weights: Weights) -> 
     Random(5).shuffle(ways)
 
     async def main() -> None:
-        asker = Asker(weights[0], SemanticConfig("5%"))
-        given = [(await asker.ask(question, right, "acme"), right) for question, right in ways]
+        asker = LearningCache(weights[0], SemanticConfig("5%"))
+        given = [(await asker.answer(question, right, "acme"), right) for question, right in ways]
         its = asker.semantic.stats()
         asker.close()
         hits = [said == right for said, right in given if said]
@@ -170,7 +170,7 @@ def test_semantic_judge_gives_right_hits_after_calibration(weights: Weights) -> 
     ("Open the settings and choose your language.", "Our shops are open until eight in the evening.", False)])
 def test_semantic_judge_compares_answers(one: str, other: str, expected: bool, weights: Weights) -> None:
     async def main() -> None:
-        asker = Asker(weights[0], SemanticConfig("1%"))
+        asker = LearningCache(weights[0], SemanticConfig("1%"))
         assert await asker.semantic.sameness.is_same(one, other) is expected
         asker.close()
 

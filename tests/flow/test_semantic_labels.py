@@ -7,10 +7,10 @@ from stayfast.policy.cache.calibration import CalibrateConfig
 from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.stores.memory import MemoryStore
 from stayfast.testing import SimLoop, run
-from tests.flow.semantic_rig import GOOD, NO, ONE, SAME, SAME_TOO, YES, SemanticRig, ask, saying, taught
+from tests.flow.semantic_rig import GOOD, NO, ONE, SAME, SAME_TOO, YES, SemanticRig, add_labels, answers_of, ask
 
 
-class Log(dict[int, bytes]):
+class DictLog(dict[int, bytes]):
     """A log in memory."""
 
     def put(self, key: int, body: bytes) -> None:
@@ -28,10 +28,10 @@ class Log(dict[int, bytes]):
 def test_semantic_labels_are_separate_by_tenant() -> None:
     """A tenant without labels is in shadow mode, whatever another tenant has proven."""
     learning = Learning(CalibrateConfig(max_error=0.05))
-    taught(learning, "a", 600)
+    add_labels(learning, "a", 600)
     assert learning.rule_of("a").reject_reason(learning.rule_of("a").probability(GOOD)) == ""
     assert learning.rule_of("b").reject_reason(1.0) == "shadow"
-    taught(learning, "b", 10)
+    add_labels(learning, "b", 10)
     assert learning.rule_of("b").reject_reason(1.0) == "shadow"
     assert (learning.n_labels, learning.is_shadow) == (610, False)
     threshold, estimate = learning.worst_estimate()
@@ -44,10 +44,10 @@ def test_semantic_labels_are_bounded_and_survive_a_restart() -> None:
     """The log has exactly the stored labels: the tenant that learned longest ago is dropped, and the oldest label of a
     tenant.
     """
-    config, log = CalibrateConfig(max_error=0.05, min_labels=100, max_labels=300), Log()
+    config, log = CalibrateConfig(max_error=0.05, min_labels=100, max_labels=300), DictLog()
     learning = Learning(config, most=700)
     for tenant, n in (("a", 400), ("b", 300), ("c", 200)):
-        taught(learning, tenant, n, log)
+        add_labels(learning, tenant, n, log)
     assert len(log) == 500
     assert learning.rule_of("a").reject_reason(1.0) == "shadow"
     again = Learning(config, most=700)
@@ -55,7 +55,7 @@ def test_semantic_labels_are_bounded_and_survive_a_restart() -> None:
     for tenant, n in (("a", 0), ("b", 300), ("c", 200)):
         assert again.rule_of(tenant).n_labels == n
         assert again.rule_of(tenant).reject_reason(again.rule_of(tenant).probability(GOOD)) == ("" if n else "shadow")
-    taught(again, "c", 1, log)
+    add_labels(again, "c", 1, log)
     assert len(log) == 501
 
 
@@ -63,12 +63,12 @@ def test_semantic_audit_with_an_unstorable_answer_is_a_wrong_hit(monkeypatch: py
     """The audit ended with a tool call, say: the answer of the hit is on probation."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES, NO), semantic=SemanticConfig(threshold=0.9, audit_share=1.0))
+        rig = SemanticRig(loop, *answers_of(YES, NO), semantic=SemanticConfig(threshold=0.9, audit_share=1.0))
         await rig.text(ask(ONE))
-        await rig.settled()
+        await rig.finish_learning()
         monkeypatch.setattr("stayfast.pipeline.stages.cache.lookup.storable_body", lambda request, summary, data: None)
         assert await rig.text(ask(SAME)) == YES
-        await rig.settled()
+        await rig.finish_learning()
         assert rig.lookups[-2:] == ["audit_started", "audit_wrong"]
 
     run(main)
@@ -76,11 +76,11 @@ def test_semantic_audit_with_an_unstorable_answer_is_a_wrong_hit(monkeypatch: py
 
 def test_semantic_audit_weights_include_lost_audits() -> None:
     """Of a hundred audits, four in five are lost: the others stand for nearly all, also after a restart."""
-    config, log = CalibrateConfig(max_error=0.1, audit=0.1), Log()
+    config, log = CalibrateConfig(max_error=0.1, audit=0.1), DictLog()
     lossy, whole, again = (Learning(config) for _ in range(3))
     weights: dict[int, list[float]] = {20: [], 100: []}
     for learning, n_judged in ((lossy, 20), (whole, 100)):
-        taught(learning, "a", 600, log if learning is lossy else None)
+        add_labels(learning, "a", 600, log if learning is lossy else None)
         for n in range(100):
             learning.note_audit_started("a")
             if n % (100 // n_judged) == 0:
@@ -89,7 +89,7 @@ def test_semantic_audit_weights_include_lost_audits() -> None:
                 label = LabelRecord(GOOD, n % 50 != 0, True, "a", n_audits=n_audits)
                 learning.learn(label, log if learning is lossy else None)
     again.restore(log)
-    assert again.worst() == lossy.worst()
+    assert again.worst_estimate() == lossy.worst_estimate()
     for learning, n_judged in ((lossy, 20), (whole, 100), (again, 20)):
         rule = learning.rule_of("a")
         assert sum(weights[n_judged]) == pytest.approx(100, rel=0.2)
@@ -101,11 +101,11 @@ def test_semantic_audit_that_is_lost_is_counted(monkeypatch: pytest.MonkeyPatch)
     """The store is late at the comparison: no verdict, and the next audit stands for both."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES), semantic=SemanticConfig(threshold=0.9, audit_share=1.0))
+        rig = SemanticRig(loop, *answers_of(YES), semantic=SemanticConfig(threshold=0.9, audit_share=1.0))
         learning = rig.semantic.learning
-        taught(learning, "a", 60)
+        add_labels(learning, "a", 60)
         await rig.text(ask(ONE), tenant="a")
-        await rig.settled()
+        await rig.finish_learning()
         ask_store, n_asked = MemoryStore.find, 0
 
         async def late(self: MemoryStore, key: bytes, until: float) -> tuple[object, bool]:
@@ -117,13 +117,13 @@ def test_semantic_audit_that_is_lost_is_counted(monkeypatch: pytest.MonkeyPatch)
         with monkeypatch.context() as slow:
             slow.setattr(MemoryStore, "find", late)
             assert await rig.text(ask(SAME), tenant="a") == YES
-            await rig.settled()
+            await rig.finish_learning()
         assert rig.lookups[-1] == "audit_started"
         assert await rig.text(ask(SAME_TOO), tenant="a") == YES
-        await rig.settled()
+        await rig.finish_learning()
         assert rig.lookups[-1] == "audit_right"
         learning.note_audit_started("a")
-        assert learning.audit_judged("a") == 1.5  # three audits started, two were judged
+        assert learning.note_audit_judged("a") == 1.5  # three audits started, two were judged
 
     run(main)
 
@@ -132,9 +132,9 @@ def test_semantic_cache_store_outage_loses_nothing_learned(monkeypatch: pytest.M
     """During the outage all requests are misses; after it, the same answer is a hit."""
 
     async def main(loop: SimLoop) -> None:
-        rig = SemanticRig(loop, *saying(YES, NO))
+        rig = SemanticRig(loop, *answers_of(YES, NO))
         await rig.text(ask(ONE))
-        await rig.settled()
+        await rig.finish_learning()
 
         async def gone(self: MemoryStore, key: bytes, until: float) -> tuple[None, bool]:
             """Nobody knows."""

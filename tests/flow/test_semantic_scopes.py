@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.testing import SimLoop, run
-from tests.flow.rig import read, said
-from tests.flow.semantic_rig import N_DIMS, SemanticRig, Words, ask, saying
+from tests.flow.rig import read, text_of
+from tests.flow.semantic_rig import N_DIMS, SemanticRig, WordEmbedder, answers_of, ask
 
 TENANTS = ("a", "b", None)
 SYSTEMS = ("", "You are brief.", "You are brief!")
@@ -26,7 +26,7 @@ WAYS = [f"{begins} {verb} the password of {of}?" for begins in ("How can I", "Wh
         for verb in ("reset", "restore", "recover", "renew") for of in ("an account", "a login", "such an account")]
 
 
-class AllAlike(Words):
+class AllAlike(WordEmbedder):
     """Everything has one vector."""
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -42,21 +42,21 @@ def test_semantic_scope_is_never_crossed(seed: int) -> None:
 
     async def main(loop: SimLoop) -> None:
         rng = Random(seed)
-        rig = SemanticRig(loop, *saying("-"), semantic=SemanticConfig(threshold=0.5, audit_share=0.05))
+        rig = SemanticRig(loop, *answers_of("-"), semantic=SemanticConfig(threshold=0.5, audit_share=0.05))
         rig.embedding.foreground = rig.embedding.background = AllAlike()
         for _ in range(1000):
             who = (rng.choice(TENANTS), rng.choice(SYSTEMS), rng.randrange(len(PARENTS)), rng.randrange(len(MORE)))
             tenant, system, parent, more = who
-            rig.scripted[0].scripts = saying(f"for {who}")
+            rig.scripted[0].scripts = answers_of(f"for {who}")
             request = ask(rng.choice(WAYS), before=PARENTS[parent], system=system, stream=rng.random() < 0.5, **MORE[more])
-            reply = await rig.ask(request, tenant=tenant)
+            reply = await rig.serve_request(request, tenant=tenant)
             body = await read(reply)
             reply.close()
-            assert f"for {who}" in (said(body) if request.stream else body.decode())
+            assert f"for {who}" in (text_of(body) if request.stream else body.decode())
             await asyncio.sleep(0.1)
         assert rig.results.count("semantic") > 200
         assert rig.results.count("hit") > 10
-        await rig.settled()
+        await rig.finish_learning()
         rig.check_clean()
 
     run(main)

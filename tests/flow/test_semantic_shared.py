@@ -17,7 +17,7 @@ from stayfast.stores.batched_embedder import vector_from_bytes
 from stayfast.stores.journal import POLL_MAX_S
 from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.testing import RecordingSink, SimLoop, run
-from tests.flow.semantic_rig import N_DIMS, NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, ask, saying, taught
+from tests.flow.semantic_rig import N_DIMS, NO, ONE, OTHER, SAME, SAME_TOO, YES, SemanticRig, add_labels, answers_of, ask
 from tests.unit.stores.fake_door import FakeDoor, Place
 
 FIXED = SemanticConfig(threshold=0.9)
@@ -28,9 +28,9 @@ class Replica(SemanticRig):
     """A gateway, and its door to what all share."""
 
     def __init__(self, loop: SimLoop, place: Place, seed: int, *texts: str, semantic: SemanticConfig = FIXED) -> None:
-        self.door, self.told = FakeDoor(place, loop), RecordingSink()
-        self.shared = RemoteStore("hot", self.door, SharedConfig(local_bytes=0), loop, self.told, rng=Random(seed))
-        super().__init__(loop, *saying(*texts), semantic=semantic, store=self.shared, seed=seed)
+        self.door, self.store_facts = FakeDoor(place, loop), RecordingSink()
+        self.shared = RemoteStore("hot", self.door, SharedConfig(local_bytes=0), loop, self.store_facts, rng=Random(seed))
+        super().__init__(loop, *answers_of(*texts), semantic=semantic, store=self.shared, seed=seed)
         hear = partial(self.semantic.receive_logged, floats=vector_from_bytes)
 
         def log(who: bytes) -> LabelLog:
@@ -41,9 +41,9 @@ class Replica(SemanticRig):
         self.semantic.share(log)
 
     @property
-    def heard(self) -> Counter[str]:
+    def n_log_reads(self) -> Counter[str]:
         """What came of what others told."""
-        return Counter(fact.result for fact in self.told.facts_of(StoreCallDone) if fact.what == "read_log")
+        return Counter(fact.result for fact in self.store_facts.facts_of(StoreCallDone) if fact.what == "read_log")
 
 
 def test_semantic_shared_phrasing_of_one_replica_is_a_hit_at_another() -> None:
@@ -53,14 +53,14 @@ def test_semantic_shared_phrasing_of_one_replica_is_a_hit_at_another() -> None:
         place = Place()
         one, other = Replica(loop, place, 1, YES), Replica(loop, place, 2, NO)
         assert await one.text(ask(ONE)) == YES
-        await one.settled()
+        await one.finish_learning()
         assert await other.text(ask(SAME)) == YES
         assert await other.text(ask(OTHER)) == NO
-        await other.settled()
+        await other.finish_learning()
         assert await one.text(ask("Where can I download the last bill as a file?")) == NO
         assert (one.results, other.results) == (["miss", "semantic"], ["semantic", "miss"])
         late = Replica(loop, place, 3, "-")
-        await late.settled()
+        await late.finish_learning()
         assert await late.text(ask(SAME_TOO)) == YES
         assert late.results == ["semantic"]
         answers = [{answer for its in rig.semantic.index.scopes.values() for answer in its.keys}
@@ -80,7 +80,7 @@ def test_semantic_shared_tenants_and_scopes_are_separate() -> None:
         place = Place()
         one, other = Replica(loop, place, 1, YES), Replica(loop, place, 2, NO)
         assert await one.text(ask(ONE, system="Be brief."), tenant="acme") == YES
-        await one.settled()
+        await one.finish_learning()
         assert await other.text(ask(SAME, system="Be brief."), tenant="globex") == NO
         assert await other.text(ask(SAME), tenant="acme") == NO
         assert await other.text(ask(SAME, system="Be brief."), tenant="acme") == YES
@@ -97,7 +97,7 @@ def test_semantic_shared_concurrent_phrasing_ends_as_one() -> None:
         place = Place()
         rigs = Replica(loop, place, 1, YES), Replica(loop, place, 2, YES)
         await asyncio.gather(*[rig.text(ask(ONE)) for rig in rigs])
-        await rigs[0].settled()
+        await rigs[0].finish_learning()
         assert [rig.semantic.stats().n_phrasings for rig in rigs] == [1, 1]
         answers = [next(iter(its.keys)) for rig in rigs for its in rig.semantic.index.scopes.values()]
         assert answers[0] == answers[1]
@@ -116,10 +116,10 @@ def test_semantic_shared_labels_are_counted_once() -> None:
         place, config = Place(), SemanticConfig("5%")
         rigs = [Replica(loop, place, seed, YES, semantic=config) for seed in (1, 2)]
         for rig in rigs:
-            taught(rig.semantic.learning, "acme", 300, rig.semantic.index.log)
-        await rigs[0].settled()
+            add_labels(rig.semantic.learning, "acme", 300, rig.semantic.index.log)
+        await rigs[0].finish_learning()
         rigs.append(Replica(loop, place, 3, YES, semantic=config))
-        await rigs[0].settled()
+        await rigs[0].finish_learning()
         for rig in rigs:
             its = rig.semantic.learning
             assert its.n_labels == 600
@@ -137,14 +137,14 @@ def test_semantic_shared_wrong_audit_is_probation_at_all_replicas() -> None:
         place, config = Place(), SemanticConfig(threshold=0.9, audit_share=1.0)
         one, other = Replica(loop, place, 1, YES, semantic=config), Replica(loop, place, 2, NO, semantic=config)
         assert await one.text(ask(ONE)) == YES
-        await one.settled()
+        await one.finish_learning()
         assert await other.text(ask(SAME)) == YES
-        await other.settled()
+        await other.finish_learning()
         assert other.lookups[-2:] == ["audit_started", "audit_wrong"]
         for rig in (one, other):
             (its,) = rig.semantic.index.scopes.values()
             assert [its.votes.is_on_probation(answer) for answer in sorted(its.keys)].count(True) == 1
-            await rig.settled()
+            await rig.finish_learning()
         await one.shared.close()
         await other.shared.close()
 
@@ -161,13 +161,13 @@ def test_semantic_shared_store_outage_delays_no_request() -> None:
         began_at = loop.now()
         assert await one.text(ask(ONE)) == YES
         assert loop.now() - began_at < 0.1
-        await one.settled()
+        await one.finish_learning()
         assert await other.text(ask(SAME, user="u")) == NO
         assert other.lookups == ["no_neighbour"]
         one.door.is_gone = other.door.is_gone = False
         await asyncio.sleep(3 * POLL_MAX_S)
-        assert other.heard["unavailable"] > 1
-        assert other.heard["read"] == 1
+        assert other.n_log_reads["unavailable"] > 1
+        assert other.n_log_reads["read"] == 1
         assert other.semantic.stats().n_phrasings == 2
         await one.shared.close()
         await other.shared.close()
@@ -182,7 +182,7 @@ def test_semantic_shared_bound_includes_remote_phrasings() -> None:
         other = Replica(loop, place, 2, YES, semantic=SemanticConfig(threshold=0.9, max_questions=10))
         for number in range(15):
             await one.text(ask(ONE, system=f"You are number {number}."))
-        await one.settled()
+        await one.finish_learning()
         assert (one.semantic.stats().n_phrasings, other.semantic.stats().n_phrasings) == (15, 10)
         assert await other.text(ask(SAME, system="You are number 14.")) == YES
         assert other.results == ["semantic"]
@@ -203,7 +203,7 @@ def test_semantic_shared_removed_phrasing_does_not_return() -> None:
         await one.shared.purge()
         assert await one.text(ask(SAME, stream=True), None) == YES
         assert one.lookups[-1] == "gone"
-        await one.settled()
+        await one.finish_learning()
         assert one.semantic.stats().n_phrasings == 1
         await one.shared.close()
 

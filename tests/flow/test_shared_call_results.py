@@ -7,8 +7,8 @@ from stayfast.core.events import Renewed
 from stayfast.core.types import CacheControl
 from stayfast.testing import Script, SendText, SimLoop, Wait, run
 from tests.flow.cache_rig import HELLO, CacheRig
-from tests.flow.rig import read, said
-from tests.flow.test_stale import DOWN, StaleRig
+from tests.flow.rig import read, text_of
+from tests.flow.stale_rig import DOWN, StaleRig
 
 SLOW: Script = [Wait(5.0), SendText("new")]
 
@@ -36,8 +36,8 @@ def test_stale_answer_starts_no_refresh_while_a_call_runs() -> None:
         await asyncio.sleep(70)
         forced = asyncio.create_task(rig.text(control=CacheControl(no_cache=True)))
         await asyncio.sleep(1)
-        reply = await rig.ask()
-        assert said(await read(reply)) == "Hello"
+        reply = await rig.serve_request()
+        assert text_of(await read(reply)) == "Hello"
         assert await forced == "new"
         await asyncio.sleep(10)
         assert (rig.n_calls, rig.sink.facts_of(Renewed)) == (2, [])

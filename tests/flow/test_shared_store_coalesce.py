@@ -30,12 +30,12 @@ class Replica(CacheRig):
         self.door = FakeDoor(place, loop, ROUND_S)
         super().__init__(loop, *scripts, budget=budget, config=cache)
         store = RemoteStore("s", self.door, config, loop, self.sink, rng=Random(seed))
-        self.caching.store = store
+        self.route_cache.store = store
 
     async def whole(self, request: Request = WHOLE, control: CacheControl | None = None, total_s: float | None = None
                     ) -> str:
         """What it says to a request for a whole answer."""
-        reply = await self.ask(request, control, total_s=total_s)
+        reply = await self.serve_request(request, control, total_s=total_s)
         try:
             text: str = msgspec.json.decode(await read(reply))["choices"][0]["message"]["content"]
             return text
@@ -74,7 +74,7 @@ def test_shared_store_stream_does_not_wait_for_another_gateway() -> None:
         one, other = Replica(loop, place, HELLO, seed=1), Replica(loop, place, HELLO, seed=2)
         began_at = loop.now()
         asking = loop.create_task(one.whole())
-        reply = await other.ask(chat(stream=True))
+        reply = await other.serve_request(chat(stream=True))
         assert loop.now() - began_at == pytest.approx(0.25 + ROUND_S)
         await read(reply)
         assert (await asking, one.n_calls, other.n_calls) == ("Hello", 1, 1)
@@ -248,8 +248,8 @@ def test_shared_store_answer_can_be_purged_by_route_and_tag() -> None:
         rig = Replica(loop, Place(), HELLO, OTHER)
         await rig.whole(control=CacheControl(tags=("faq",)))
         await asyncio.sleep(1)
-        assert await rig.caching.store.purge(tag="other") == 0
-        assert await rig.caching.store.purge(tag="faq", route=MODEL) == 1
+        assert await rig.route_cache.store.purge(tag="other") == 0
+        assert await rig.route_cache.store.purge(tag="faq", route=MODEL) == 1
         assert await rig.whole() == "other"
 
     run(main)

@@ -19,7 +19,7 @@ from stayfast.lab.simulated import (
 )
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import SimLoop, run
-from tests.flow.rig import Rig, chat, read, said
+from tests.flow.rig import Rig, chat, read, text_of
 from tests.unit.upstreams.simulated_rig import request
 
 PACE: dict[str, Any] = {"ttft": Mixture(1.0), "gaps": GapConfig(0.1, 0.0)}
@@ -52,7 +52,7 @@ def test_simulated_provider_first_token_is_on_time() -> None:
         first_at = loop.now()
         body = await read(reply)
         assert b'"usage":{' not in body
-        return first_at, loop.now(), said(body), rig
+        return first_at, loop.now(), text_of(body), rig
 
     first_at, ended_at, text, rig = run(main)
     assert first_at == pytest.approx(1.0)

@@ -20,7 +20,7 @@ from stayfast.wire.errors import encode_error
 from tests.flow.cache_rig import HELLO, CacheRig
 from tests.flow.dialects import DIALECTS, ask
 from tests.flow.rig import Rig, chat, read
-from tests.flow.stage_rig import Slow, with_slow
+from tests.flow.stage_rig import SlowStage, replace_stage
 from tests.unit.stores.shared_rig import Rig as SharedRig
 
 EXACT = CacheConfig("exact")
@@ -36,10 +36,10 @@ def test_stage_budget_used_up_is_a_504(stage: Stage, api: Api) -> None:
             began_at = loop.now()
             rig = Rig(loop, [[SendText("x")]], timeouts=Timeouts(total_s=5), cache=EXACT,
                       budget=BudgetConfig(admit="0.25", cache="0.25", context="0.25"))
-            slow = Slow(60)
+            slow = SlowStage(60)
             n_before = int(stage is Stage.CACHE)  # stages that leave their parts unused
             with pytest.raises(DeadlineExceeded) as late:
-                await with_slow(rig.gateway, stage, slow).serve(request, Arrival("req_1", loop.now()))
+                await replace_stage(rig.gateway, stage, slow).serve(request, Arrival("req_1", loop.now()))
             part_s = 0.25 * (n_before + 1)
             assert loop.now() - began_at == part_s
             assert slow.is_cancelled
@@ -57,7 +57,7 @@ def test_stage_without_budget_ends_at_the_deadline() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[SendText("x")]], timeouts=Timeouts(total_s=2), cache=EXACT)
         with pytest.raises(DeadlineExceeded) as late:
-            await with_slow(rig.gateway, Stage.CACHE, Slow(60)).serve(chat(), Arrival("req_1", loop.now()))
+            await replace_stage(rig.gateway, Stage.CACHE, SlowStage(60)).serve(chat(), Arrival("req_1", loop.now()))
         assert (late.value.stage, late.value.limit, loop.now()) == (Stage.CACHE, "total_s", 2.0)
 
     run(main)
@@ -68,7 +68,7 @@ def test_stage_without_budget_leaves_the_parts_of_later_stages() -> None:
         rig = Rig(loop, [[SendText("x")]], timeouts=Timeouts(total_s=5), cache=EXACT,
                   budget=BudgetConfig(model="60%", post="1"))
         with pytest.raises(DeadlineExceeded) as late:
-            await with_slow(rig.gateway, Stage.CACHE, Slow(60)).serve(chat(), Arrival("req_1", loop.now()))
+            await replace_stage(rig.gateway, Stage.CACHE, SlowStage(60)).serve(chat(), Arrival("req_1", loop.now()))
         assert (late.value.limit, loop.now()) == ("budget_s", 1.0)
 
     run(main)
@@ -79,8 +79,8 @@ def test_stage_budget_used_up_releases_the_place() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[SendText("x")]], timeouts=Timeouts(total_s=2), cache=EXACT)
-        place = Slow(0)
-        gateway = with_slow(replace(rig.gateway, admit=place), Stage.CACHE, Slow(60))
+        place = SlowStage(0)
+        gateway = replace_stage(replace(rig.gateway, admit=place), Stage.CACHE, SlowStage(60))
         with pytest.raises(DeadlineExceeded):
             await gateway.serve(chat(), Arrival("req_1", loop.now()))
         assert place.n_given_back == 1
@@ -93,7 +93,7 @@ def test_stage_budget_client_that_leaves_is_a_499() -> None:
 
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, [[SendText("x")]], budget=BudgetConfig(cache="10"), template="sorry", cache=EXACT)
-        task = loop.create_task(with_slow(rig.gateway, Stage.CACHE, Slow(60)).serve(chat(), Arrival("req_1", 0.0)))
+        task = loop.create_task(replace_stage(rig.gateway, Stage.CACHE, SlowStage(60)).serve(chat(), Arrival("req_1", 0.0)))
         await asyncio.sleep(1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -275,7 +275,7 @@ def test_cache_budget_used_up_is_a_miss() -> None:
         rig = CacheRig(loop, HELLO, timeouts=Timeouts(total_s=4), budget=BudgetConfig(cache="0.5", model="1"))
         shared = SharedRig(loop, SharedConfig(local_bytes=0, timeout_s=10))
         shared.door.takes_s = 5
-        rig.caching.store = shared.store
+        rig.route_cache.store = shared.store
         assert await rig.text() == "Hello"
         (done,) = rig.sink.facts_of(RequestDone)
         assert (done.status, done.over_stage, done.cache) == (200, Stage.CACHE, "miss")

@@ -5,27 +5,17 @@ from math import inf
 
 import pytest
 
-from stayfast.core.errors import Fault, Shed, UpstreamFailed
+from stayfast.core.errors import Shed, UpstreamFailed
 from stayfast.core.events import AttemptDone, Renewed, RequestDone
 from stayfast.core.types import CacheControl
 from stayfast.pipeline.exchange import Exchange, OutcomeRecord
 from stayfast.pipeline.plan import Admitted
-from stayfast.pipeline.stages.admit.admission import Admit
 from stayfast.policy.admission.priority import Urgency
-from stayfast.policy.cache.freshness import MAX_CLOCK_SKEW_S, CacheConfig, Freshness, age_of, freshness_of
-from stayfast.testing import Fail, Script, SendText, SimLoop, Wait, run
-from tests.flow.cache_rig import HELLO, OTHER, CacheRig, without_key
-from tests.flow.rig import chat, read, said
-
-CONFIG = CacheConfig("exact", ttl_s=60, max_temperature=1, stale_while_revalidate_s=60, stale_if_error_s=600)
-DOWN: Script = [Wait(0.1), Fail(Fault.RESET)]
-
-
-class StaleRig(CacheRig):
-    """A route that gives old answers."""
-
-    def __init__(self, loop: SimLoop, *scripts: Script, admit: Admit | None = None) -> None:
-        super().__init__(loop, *scripts, config=CONFIG, admit=admit)
+from stayfast.policy.cache.freshness import MAX_CLOCK_SKEW_S, Freshness, age_of, freshness_of
+from stayfast.testing import SendText, SimLoop, Wait, run
+from tests.flow.cache_rig import HELLO, OTHER, strip_key
+from tests.flow.rig import chat, read, text_of
+from tests.flow.stale_rig import CONFIG, DOWN, StaleRig
 
 
 @pytest.mark.parametrize(("age_s", "max_age_s", "use"), [
@@ -76,10 +66,10 @@ def test_stale_answer_is_served_at_once_and_refreshed() -> None:
         assert await rig.text() == "Hello"
         await asyncio.sleep(90)
         began_at = loop.now()
-        replies = [await rig.ask() for _ in range(5)]
-        assert {without_key(reply.cache) for reply in replies} == {"stale; kind=exact; age=90"}
+        replies = [await rig.serve_request() for _ in range(5)]
+        assert {strip_key(reply.cache) for reply in replies} == {"stale; kind=exact; age=90"}
         assert {reply.degraded for reply in replies} == {None}
-        assert [said(await read(reply)) for reply in replies] == ["Hello"] * 5
+        assert [text_of(await read(reply)) for reply in replies] == ["Hello"] * 5
         assert loop.now() == began_at
         await asyncio.sleep(1)
         assert await rig.text() == "other"
@@ -136,12 +126,12 @@ def test_stale_answer_for_only_if_cached_starts_no_refresh() -> None:
         await asyncio.sleep(70)
         assert await rig.text(control=CacheControl(only_if_cached=True)) == "Hello"
         await asyncio.sleep(230)  # past where it would be renewed behind its reader's back
-        reply = await rig.ask(control=CacheControl(only_if_cached=True))
-        assert (without_key(reply.cache), reply.degraded) == ("stale; kind=exact; age=300", "stale")
+        reply = await rig.serve_request(control=CacheControl(only_if_cached=True))
+        assert (strip_key(reply.cache), reply.degraded) == ("stale; kind=exact; age=300", "stale")
         assert b"Hel" in await read(reply)
         await asyncio.sleep(400)
         with pytest.raises(Shed, match="only-if-cached"):
-            await rig.ask(control=CacheControl(only_if_cached=True))
+            await rig.serve_request(control=CacheControl(only_if_cached=True))
         assert rig.n_calls == 1
 
     run(main)
@@ -155,8 +145,8 @@ def test_stale_if_error_answer_replaces_a_failure(stream: bool) -> None:
         rig = StaleRig(loop, HELLO, DOWN, DOWN)
         await rig.text()
         await asyncio.sleep(300)
-        reply = await rig.ask(chat(stream=stream))
-        assert without_key(reply.cache) == "stale; kind=exact; age=300"
+        reply = await rig.serve_request(chat(stream=stream))
+        assert strip_key(reply.cache) == "stale; kind=exact; age=300"
         assert (reply.degraded, reply.upstream) == ("stale", "(cache)")
         assert b"Hel" in await read(reply)
         done = rig.sink.facts_of(RequestDone)[-1]
@@ -208,8 +198,8 @@ def test_stale_if_error_answer_with_an_open_breaker_needs_no_call() -> None:
         else:
             pytest.fail("the breaker never opened")
         n_calls, began_at = rig.n_calls, loop.now()
-        reply = await rig.ask()
-        assert said(await read(reply)) == "Hello"
+        reply = await rig.serve_request()
+        assert text_of(await read(reply)) == "Hello"
         assert (reply.degraded, rig.n_calls, loop.now()) == ("stale", n_calls, began_at)
         rig.check_clean()
 
@@ -268,7 +258,7 @@ def test_exchange_detach_and_fork_keep_all_fields() -> None:
 
         recorder = Recorder()
         rig = StaleRig(loop, HELLO, admit=recorder)
-        reply = await rig.ask()
+        reply = await rig.serve_request()
         (ex,) = recorder.exchanges
         other = ex.detach(record := ex.record.fork())
         changed = {name for name in Exchange.__slots__ if getattr(other, name) is not getattr(ex, name)}

@@ -11,7 +11,7 @@ from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig, Regime, R
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.testing import SimLoop, run
-from tests.flow.routing_rig import Client, client_of, settings_of
+from tests.flow.routing_rig import RoutingClient, client_of, settings_of
 
 EVEN = ("{kind: simulated, fills_max_tokens: true, ttft: {median_s: 0.1, sigma: 0.05}, "
         "gaps: {median_s: 0.02, sigma: 0.1, tokens_per_chunk: 1}}")
@@ -20,13 +20,13 @@ SAGS = EVEN[:-1] + ", slowdown: {share: 0.8, rate_factor: 0.1}}"
 
 def share_of_a(a: str) -> float:
     """What `a` got of 200 requests, one after the other, beside a twin that never sags."""
-    async def main(loop: SimLoop) -> Client:
+    async def main(loop: SimLoop) -> RoutingClient:
         client = client_of(settings_of("{upstreams: [a, b]}", a=a, b=EVEN), loop)
         for number in range(200):
-            await client.ask(f"question {number}", n=60)
+            await client.request(f"question {number}", n=60)
         return client
 
-    by = run(main).by
+    by = run(main).n_by_upstream
     return by["a"] / by.total()
 
 

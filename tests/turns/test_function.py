@@ -20,7 +20,7 @@ from stayfast.pipeline.exchange import Arrival
 from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
 from stayfast.turns.function import import_turn_function
 from stayfast.turns.served import ServedTurn
-from tests.flow.rig import chat, read, said
+from tests.flow.rig import chat, read, text_of
 
 GOOD = "async def answer(asked):\n    return 'one'\n"
 SETTINGS = "upstreams: {{desk: {{kind: turn, turn: '{turn}'{more}}}}}\nroutes: {{desk: [desk]}}\n"
@@ -170,7 +170,7 @@ def test_turn_answers_can_be_cached_by_the_route(folder: Path) -> None:
         clock = system.gateway.timers.clock
         reply = await system.gateway.serve(chat(model="desk", temperature=0), Arrival("r", clock.now(), events=events))
         body = await read(reply)
-        return said(body) if events is None else body.decode(), (reply.cache or "").partition(";")[0]
+        return text_of(body) if events is None else body.decode(), (reply.cache or "").partition(";")[0]
 
     async def main() -> None:
         assert await ask() == ("answer 1", "miss")

@@ -14,7 +14,7 @@ from stayfast.turns import Answer, TurnRefused, TurnRequest, budget, charge, cur
 from stayfast.turns.threads import running_threads
 from stayfast.wire.errors import encode_error
 from stayfast.wire.request_body import decode
-from tests.flow.rig import chat, read, said
+from tests.flow.rig import chat, read, text_of
 from tests.turns.served_rig import SECRET, Serving, breaks, quiet, some, three
 from tests.unit.upstreams.simulated_rig import request
 
@@ -82,7 +82,7 @@ def test_served_turn_function_shapes(how: str) -> None:
                               "yields with an answer": yields_with, "object": Desk()}
 
     async def main(loop: SimLoop) -> str:
-        return said(await read(await Serving(loop, shapes[how]).ask()))
+        return text_of(await read(await Serving(loop, shapes[how]).ask()))
 
     assert run(main).startswith("hello" if how != "yields" else "hellol"[:4])
 
@@ -133,7 +133,7 @@ def test_served_turn_hanging_step_is_cut_before_the_deadline() -> None:
 
     async def main(loop: SimLoop) -> tuple[str, float, Serving]:
         serving = Serving(loop, desk)
-        text = said(await read(await serving.ask()))
+        text = text_of(await read(await serving.ask()))
         return text, loop.now(), serving
 
     text, ended_at, serving = run(main)
@@ -333,7 +333,7 @@ def test_served_turn_is_retried_only_if_idempotent(is_idempotent: bool, n_runs: 
     async def main(loop: SimLoop) -> str:
         serving = Serving(loop, desk, n_attempts=2, is_idempotent=is_idempotent)
         try:
-            return said(await read(await serving.ask()))
+            return text_of(await read(await serving.ask()))
         except UpstreamFailed as failed:
             return failed.code
 

@@ -10,7 +10,7 @@ from stayfast.core.types import Api, EventsOptions, Outcome
 from stayfast.testing import SimLoop, run
 from stayfast.turns import Answer, TurnRequest, budget, current_budget, served, step
 from stayfast.wire.request_body import decode
-from tests.flow.rig import chat, read, said
+from tests.flow.rig import chat, read, text_of
 from tests.turns.served_rig import Serving, breaks, quiet, some, three, told
 
 TYPED, LATE = EventsOptions(), EventsOptions(late=True)
@@ -60,7 +60,7 @@ def test_plain_client_gets_text_only() -> None:
         return body, loop.now()
 
     body, at = run(main)
-    assert said(body) == "q"
+    assert text_of(body) == "q"
     assert b"event:" not in body
     assert b"patch" not in body
     assert at == pytest.approx(0.1, abs=0.01)

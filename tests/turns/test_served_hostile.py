@@ -20,7 +20,7 @@ from stayfast.testing import SimLoop, run
 from stayfast.turns import Answer, TurnRefused, TurnRequest, current_budget
 from stayfast.turns.served import CANCEL_WAIT_S
 from tests.clients.gateway import started
-from tests.flow.rig import chat, read, said
+from tests.flow.rig import chat, read, text_of
 from tests.turns.served_rig import Serving, quiet, some, told
 
 WORDS = "".join(f"{n} " for n in range(3000))
@@ -53,7 +53,7 @@ async def yields(asked: TurnRequest) -> AsyncIterator[str]:
 def test_plain_client_gets_every_character_once(function: Callable[..., Any], stream: bool) -> None:
     async def main(loop: SimLoop) -> str:
         body = await read(await Serving(loop, function).ask(chat(stream=stream)))
-        return said(body) if stream else str(msgspec.json.decode(body)["choices"][0]["message"]["content"])
+        return text_of(body) if stream else str(msgspec.json.decode(body)["choices"][0]["message"]["content"])
 
     assert run(main) == WORDS
 
@@ -66,7 +66,7 @@ def test_plain_client_that_pauses_gets_every_character() -> None:
         parts.append(await some(reply, 2))
         await asyncio.sleep(1)
         parts.append(await read(reply))
-        return said(b"".join(parts))
+        return text_of(b"".join(parts))
 
     assert run(main) == WORDS
 
@@ -85,7 +85,7 @@ def test_generator_that_never_awaits_does_not_block_the_loop() -> None:
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(fails(serving))
             await asyncio.sleep(0.5)
-            answer = said(await read(await serving.ask(request_id="other")))
+            answer = text_of(await read(await serving.ask(request_id="other")))
             answered_at = loop.now()
         assert asking.result() in ("turn_out_of_time", "deadline_exceeded")
         await quiet()

@@ -10,7 +10,7 @@ from stayfast.compose.aggregate import Caches, LearnedState, PurgedStore, Worker
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.counters import Totals
 from stayfast.stores.base import StoreStats
-from tests.flow.semantic_rig import Words
+from tests.flow.semantic_rig import WordEmbedder
 from tests.unit.compose.semantic_settings_rig import settings, system
 
 OWN = StoreStats("memory", 3, 300, 1000, 1)
@@ -18,7 +18,7 @@ SHARED = StoreStats("redis", 50, 5000, None, 2, is_shared=True, n_near=4)
 GONE = StoreStats("redis", None, None, None, is_shared=True, n_near=1, why_not="it does not answer")
 
 
-def told(of_workers: list[dict[str, StoreStats]], *learned: LearnedState) -> dict[str, dict[str, object]]:
+def stats_of(of_workers: list[dict[str, StoreStats]], *learned: LearnedState) -> dict[str, dict[str, object]]:
     """By route. learned: of each worker, by the semantic cache of the route `own`."""
     totals = Totals({})
     totals.counters[known.CACHE.name]["own", "hit"] = 3
@@ -36,7 +36,7 @@ def told(of_workers: list[dict[str, StoreStats]], *learned: LearnedState) -> dic
 
 
 def test_cache_stats_add_private_memory_and_count_shared_stores_once() -> None:
-    routes = told([{"own": OWN, "shared": SHARED}] * 2 + [{"own": OWN, "shared": GONE}])
+    routes = stats_of([{"own": OWN, "shared": SHARED}] * 2 + [{"own": OWN, "shared": GONE}])
     store = routes["own"]["store"]
     assert isinstance(store, dict)
     assert (store["n_entries"], store["n_bytes"], store["n_evicted"]) == (9, 900, 3)
@@ -47,7 +47,7 @@ def test_cache_stats_add_private_memory_and_count_shared_stores_once() -> None:
 
 def test_cache_stats_ratios_exclude_bypassed_requests() -> None:
     """A route without requests has no ratio."""
-    own, other = told([{"own": OWN, "other": OWN}]).values()
+    own, other = stats_of([{"own": OWN, "other": OWN}]).values()
     assert own["without_a_call"] == 0.5
     assert own["kinds"] == {"exact": {"hits": 3, "hit_ratio": 0.375, "saved_s": 1.5, "saved_usd": 0.0},
                             "semantic": {"hits": 1, "hit_ratio": 0.125, "saved_s": 0.0, "saved_usd": 0.0}}
@@ -58,7 +58,7 @@ def test_cache_stats_ratios_exclude_bypassed_requests() -> None:
 def test_cache_stats_have_semantic_state_before_the_first_hit() -> None:
     """State, labels and audits; of workers that learn apart, the state of most and the highest count of labels."""
     shadow, live = LearnedState("shadow", 120, 300, 400), LearnedState("live", 310, 300, 900)
-    own = told([{"own": OWN, "exact": OWN}] * 3, shadow, live, shadow)
+    own = stats_of([{"own": OWN, "exact": OWN}] * 3, shadow, live, shadow)
     assert own["exact"]["semantic"] is None
     assert own["own"]["semantic"] == {
         "state": "shadow", "workers": {"live": 1, "shadow": 2}, "labels": 310, "min_labels": 300, "questions": 900,
@@ -76,7 +76,7 @@ def test_cache_stats_semantic_state_by_settings_and_packages(mode: str, is_insta
     built = system(settings(mode))
     if is_installed is None:
         assert built.embedding is not None
-        words = Words()
+        words = WordEmbedder()
         built.embedding.install(words, words)
     caches = Caches(lambda: built.gateway.router.routes)
     its = asyncio.run(caches.stats())["faq"].semantic

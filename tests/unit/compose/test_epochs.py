@@ -37,14 +37,14 @@ class Gateway:
         self.log = LogSink(LogConfig(), LineWriter(LogConfig()), loop)
         self.settings: Settings | None = None
 
-    async def takes(self, its: Settings) -> bool:
+    async def apply(self, its: Settings) -> bool:
         """It starts with these settings, or is told them."""
         stores: Stores = {"s": self.store}
         is_done = await purge_old_epochs(its, stores, self.settings, self.log, set())
         self.settings = its
         return is_done
 
-    async def keeps(self, key: bytes, route: str = "m") -> None:
+    async def store_answer(self, key: bytes, route: str = "m") -> None:
         """An answer."""
         await self.store.put(key, kept("one", route=route))
         await asyncio.sleep(0.1)
@@ -62,15 +62,15 @@ def test_epoch_set_again_finds_no_answers() -> None:
                 ("a", "exact", False), ("a", "exact", True), ("b", "exact", False), ("a", "exact", False),
                 ("", "off", False), ("a", "exact", False), ("", "exact", False))):
             started = Gateway(loop, place, number)
-            assert await started.takes(settings(epoch, mode))
+            assert await started.apply(settings(epoch, mode))
             assert await started.has(KEY) is is_there
             assert await started.has(OTHER) is bool(number)
-            await started.keeps(KEY)
-            await started.keeps(OTHER, "other")
+            await started.store_answer(KEY)
+            await started.store_answer(OTHER, "other")
         for epoch, is_there in (("", True), ("x", False), ("", False), ("x", False)):
-            assert await started.takes(settings(epoch))
+            assert await started.apply(settings(epoch))
             assert await started.has(KEY) is is_there
-            await started.keeps(KEY)
+            await started.store_answer(KEY)
 
     run(main)
 
@@ -81,14 +81,14 @@ def test_epoch_change_purges_answers_of_late_gateways() -> None:
         place = Place()
         first, late = Gateway(loop, place, 1), Gateway(loop, place, 2)
         for gateway in (first, late):
-            await gateway.takes(settings("a"))
-        await first.keeps(KEY)
+            await gateway.apply(settings("a"))
+        await first.store_answer(KEY)
         assert await late.has(KEY)
-        await first.takes(settings("b"))
-        await late.keeps(OTHER)  # of a
-        await late.takes(settings("b"))
+        await first.apply(settings("b"))
+        await late.store_answer(OTHER)  # of a
+        await late.apply(settings("b"))
         assert not await late.has(KEY)  # which it had near
-        await first.takes(settings("a"))
+        await first.apply(settings("a"))
         assert not await first.has(OTHER)
 
     run(main)
@@ -98,10 +98,10 @@ def test_epoch_purge_is_retried_while_the_store_is_gone() -> None:
     """Nothing waits for it."""
     async def main(loop: SimLoop) -> None:
         gateway = Gateway(loop, Place(), 1)
-        await gateway.takes(settings("a"))
-        await gateway.keeps(KEY)
+        await gateway.apply(settings("a"))
+        await gateway.store_answer(KEY)
         gateway.door.is_gone = True
-        assert not await gateway.takes(settings("b"))
+        assert not await gateway.apply(settings("b"))
         tried = asyncio.Event()
         stores: Stores = {"s": gateway.store}
         task = loop.create_task(purge_old_epochs_with_retries(settings("b"), stores, None, gateway.log, tried))
@@ -130,7 +130,7 @@ def test_epoch_purge_that_succeeded_is_not_repeated() -> None:
         tried = asyncio.Event()
         task = loop.create_task(purge_old_epochs_with_retries(after, stores, before, well.log, tried))
         await tried.wait()
-        await well.keeps(KEY)
+        await well.store_answer(KEY)
         await asyncio.sleep(60)
         assert not task.done()
         assert await well.has(KEY)

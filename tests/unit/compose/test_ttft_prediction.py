@@ -30,7 +30,7 @@ def system(text: str, loop: SimLoop, old: System | None = None) -> System:
     return build(settings, Observers(settings, loop), {}, loop, Random(1), old=old)
 
 
-async def ask(it: System, model: str, n: int, loop: SimLoop, *, stream: bool = True) -> None:
+async def request(it: System, model: str, n: int, loop: SimLoop, *, stream: bool = True) -> None:
     """One after the other."""
     for _ in range(n):
         reply = await it.gateway.serve(chat(model=model, stream=stream), Arrival("req_1", loop.now()))
@@ -51,9 +51,9 @@ def test_ttft_prediction_is_learned_by_upstream() -> None:
             return predict(AdmissionRequest(0, 0, 20, 20, 20, 1e9, 1e9, model))
 
         assert foreseen("m") is None
-        await ask(it, "m", 40, loop)
+        await request(it, "m", 40, loop)
         assert foreseen("m") == pytest.approx(0.4, rel=0.1)
-        await ask(it, "both", 60, loop)
+        await request(it, "both", 60, loop)
         assert foreseen("both") == pytest.approx(0.2, rel=0.1)
         assert foreseen("nobody's") is None
         rows = prediction_error_rows(it.registry)[PREDICTOR_ERROR.name]
@@ -67,7 +67,7 @@ def test_ttft_prediction_ignores_whole_answers() -> None:
     """Their first token comes with their last."""
     async def main(loop: SimLoop) -> None:
         it = system(TEXT + "admission: {max_in_flight: 4}", loop)
-        await ask(it, "m", 20, loop, stream=False)
+        await request(it, "m", 20, loop, stream=False)
         predictor = it.registry["a"].predictor
         assert predictor is not None
         assert (predictor.predict_s(20), predictor.n_ahead) == (None, 0)

@@ -31,7 +31,7 @@ async def worker(folder: Path, n: int, *facts: RequestDone, n_workers: int = 2) 
     return made
 
 
-async def scraped(of: WorkerAggregate) -> dict[str, float]:
+async def scrape(of: WorkerAggregate) -> dict[str, float]:
     """What a scrape of this worker tells, by name; labels added up."""
     found: dict[str, float] = {}
     for family in text_string_to_metric_families((await of.metrics()).decode()):
@@ -40,7 +40,7 @@ async def scraped(of: WorkerAggregate) -> dict[str, float]:
     return found
 
 
-def played(main: Callable[[Path], Awaitable[None]], folder: Path) -> None:
+def run_on_uvloop(main: Callable[[Path], Awaitable[None]], folder: Path) -> None:
     """Run it on uvloop, as workers do."""
     async def run() -> None:
         await main(folder)
@@ -53,32 +53,32 @@ def test_worker_aggregate_any_worker_has_the_totals(tmp_path: Path) -> None:
     async def main(folder: Path) -> None:
         one, two = await worker(folder, 0, *[done()] * 3), await worker(folder, 1, *[done()] * 2)
         for asked in (one, two):
-            found = await scraped(asked)
+            found = await scrape(asked)
             assert (found["stayfast_requests_total"], found["stayfast_ttft_seconds_count"]) == (5, 5)
             assert (found["stayfast_in_flight"], found["stayfast_build_info"]) == (2, 1)
             assert (found["stayfast_workersanswered"], found["stayfast_workerssilent"]) == (2, 0)
         one.peers.close()
         two.peers.close()
 
-    played(main, tmp_path)
+    run_on_uvloop(main, tmp_path)
 
 
 def test_worker_aggregate_counters_survive_a_crash(tmp_path: Path) -> None:
     """While a worker is gone its last counts stand for it; its successor continues from there."""
     async def main(folder: Path) -> None:
         one, two = await worker(folder, 0, *[done()] * 3), await worker(folder, 1, *[done()] * 2)
-        assert (await scraped(one))["stayfast_requests_total"] == 5
+        assert (await scrape(one))["stayfast_requests_total"] == 5
         two.metrics_sink.consume([done()])  # never shown to anybody: it may be lost
         two.peers.close()  # as if killed
-        found = await scraped(one)
+        found = await scrape(one)
         assert (found["stayfast_requests_total"], found["stayfast_in_flight"]) == (5, 1)
         assert (found["stayfast_workersanswered"], found["stayfast_workerssilent"]) == (1, 1)
         again = await worker(folder, 1, done())
-        assert (await scraped(one))["stayfast_requests_total"] == (await scraped(again))["stayfast_requests_total"] == 6
+        assert (await scrape(one))["stayfast_requests_total"] == (await scrape(again))["stayfast_requests_total"] == 6
         one.peers.close()
         again.peers.close()
 
-    played(main, tmp_path)
+    run_on_uvloop(main, tmp_path)
 
 
 def test_worker_aggregate_unreadable_counts_are_ignored(tmp_path: Path) -> None:
@@ -86,10 +86,10 @@ def test_worker_aggregate_unreadable_counts_are_ignored(tmp_path: Path) -> None:
     async def main(folder: Path) -> None:
         (folder / "0.counts").write_bytes(b"\x93nonsense")
         one = await worker(folder, 0, done())
-        assert (await scraped(one))["stayfast_requests_total"] == 1
+        assert (await scrape(one))["stayfast_requests_total"] == 1
         one.peers.close()
 
-    played(main, tmp_path)
+    run_on_uvloop(main, tmp_path)
 
 
 def test_worker_aggregate_requests_are_found_at_all_workers(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_worker_aggregate_requests_are_found_at_all_workers(tmp_path: Path) -> N
         one.peers.close()
         two.peers.close()
 
-    played(main, tmp_path)
+    run_on_uvloop(main, tmp_path)
 
 
 def test_worker_aggregate_without_workers_is_local() -> None:
@@ -122,9 +122,9 @@ def test_worker_aggregate_without_workers_is_local() -> None:
         alone = WorkerAggregate(counting(done()), RecentRequests(RecentConfig()), Batch().flush, WorkerPeers(), Caches(dict),
                                 TurnRegistry(dict))
         await alone.start()
-        found = await scraped(alone)
+        found = await scrape(alone)
         assert (found["stayfast_requests_total"], found["stayfast_workersanswered"]) == (1, 1)
 
-    played(main, Path())
+    run_on_uvloop(main, Path())
 
 

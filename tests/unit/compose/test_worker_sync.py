@@ -25,8 +25,8 @@ class Worker:
         breaker = BreakerConfig(consecutive_failures=3, open_s=10.0)
         self.member = UpstreamState(ScriptedUpstream("up", [[SendText("x")]], loop), limit, breaker, Random(n))
         self.budget = RetryBudget(0.1, 0.05)
-        self.as_one = WorkerSync(SharedCounters(folder), n, n_workers, loop)
-        self.as_one.attach([("up", self.member)], [("m", self.budget)])
+        self.sync = WorkerSync(SharedCounters(folder), n, n_workers, loop)
+        self.sync.attach([("up", self.member)], [("m", self.budget)])
 
     def call(self, outcome: Outcome) -> None:
         """An attempt, to its end."""
@@ -47,7 +47,7 @@ class Workers(list[Worker]):
             self[0].loop.stall(POLL_S)
             for n, worker in enumerate(self):
                 if n not in dead:
-                    worker.as_one.poll()
+                    worker.sync.poll()
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_worker_sync_new_worker_starts_with_the_open_breaker(folder: Path) -> No
         workers[0].call(Outcome.DROPPED)
     workers.pass_time(0.1)
     again = Worker(folder, 1, 2, workers[0].loop, LimitConfig())
-    again.as_one.poll()
+    again.sync.poll()
     assert again.member.breaker.state is BreakerState.OPEN
 
 
@@ -144,7 +144,7 @@ def test_worker_sync_retry_budget_is_of_all_traffic(folder: Path) -> None:
     assert shares == {n / 1000}
     again = Worker(folder, 0, 4, workers[0].loop, LimitConfig())
     again.budget.deposit(1.0, now)
-    again.as_one.poll()
+    again.sync.poll()
     workers.pass_time(0.1, 0)
     assert workers[3].budget.extra_share(now) == pytest.approx(n / 1001)
 
@@ -180,22 +180,22 @@ def test_worker_sync_reload_keeps_unchanged_upstreams(folder: Path) -> None:
     now = one.loop.now()
     norm = one.member.baselines.baseline_for("m", 1, False)
     acquire_permit(one.member, norm, now)
-    one.as_one.attach([("up", one.member)], [("m", one.budget)])
-    two.as_one.poll()
+    one.sync.attach([("up", one.member)], [("m", one.budget)])
+    two.sync.poll()
     common = two.member.whole_limiter.shared_limit
     assert common is not None
     assert common.n_elsewhere() == 1
     for _ in range(3):
         one.call(Outcome.DROPPED)
     fresh = UpstreamState(one.member.upstream, LimitConfig("fixed", 1, 10), BreakerConfig(), Random(1))
-    one.as_one.attach([("up with another url", fresh)], [("m", one.budget)])
+    one.sync.attach([("up with another url", fresh)], [("m", one.budget)])
     assert one.member.whole_limiter.shared_limit is None
     Workers([one, two]).pass_time(0.2)
     assert (fresh.breaker.state, fresh.has_room) == (BreakerState.CLOSED, True)
 
 
 def test_worker_sync_quota_is_shared(folder: Path) -> None:
-    one, two = (worker.as_one.quota_bucket("t", "requests_per_minute", 60.0, 1.0, 1000.0) for worker in _workers(folder, 2))
+    one, two = (worker.sync.quota_bucket("t", "requests_per_minute", 60.0, 1.0, 1000.0) for worker in _workers(folder, 2))
     taken = [bucket.take(1.0, 1000.0) for _ in range(40) for bucket in (one, two)]
     assert sum(taken) == 60
     assert two.wait_s(1.0, 1000.0) == pytest.approx(1.0)
@@ -234,7 +234,7 @@ def test_worker_sync_model_breakers_are_shared(folder: Path) -> None:
     workers = _workers(folder, 2)
     for worker in workers:
         worker.member.set_models(["x", "y"], any_model=True)
-        worker.as_one.attach([("up", worker.member)], [("m", worker.budget)])
+        worker.sync.attach([("up", worker.member)], [("m", worker.budget)])
     norm = workers[0].member.baselines.baseline_for("m", 1, False)
     for model in ("x", "z"):
         for _ in range(3):
@@ -245,7 +245,7 @@ def test_worker_sync_model_breakers_are_shared(folder: Path) -> None:
     assert found == [[BreakerState.OPEN, BreakerState.CLOSED, BreakerState.OPEN], [BreakerState.OPEN, BreakerState.CLOSED,
                                                                                    BreakerState.CLOSED]]
     workers[0].member.set_models(["y"], any_model=False)
-    workers[0].as_one.attach([("up", workers[0].member)], [("m", workers[0].budget)])
+    workers[0].sync.attach([("up", workers[0].member)], [("m", workers[0].budget)])
     workers.pass_time(0.2)
     assert workers[0].member.load_of(workers[0].loop.now(), "y").share == 1.0
 
@@ -254,11 +254,11 @@ def test_worker_sync_raised_quota_adds_the_difference_once(folder: Path) -> None
     """Two workers reload one after the other: what was used of the old limit counts once."""
     workers = _workers(folder, 2)
     now = workers[0].loop.now()
-    old = [worker.as_one.quota_bucket("web", "tokens_per_day", 2000.0, 2000 / 86400, now) for worker in workers]
+    old = [worker.sync.quota_bucket("web", "tokens_per_day", 2000.0, 2000 / 86400, now) for worker in workers]
     assert old[0].take(1500, now)
     new = []
     for worker, before in zip(workers, old, strict=True):
-        bucket = worker.as_one.quota_bucket("web", "tokens_per_day", 4000.0, 4000 / 86400, now)
+        bucket = worker.sync.quota_bucket("web", "tokens_per_day", 4000.0, 4000 / 86400, now)
         bucket.replace(before, now)
         new.append(bucket)
     assert [round(bucket.level(now), 3) for bucket in new] == [2500, 2500]
@@ -271,7 +271,7 @@ def test_worker_sync_lane_limits_are_shared(folder: Path) -> None:
     workers = _workers(folder, 2, LimitConfig("gradient", 2, 100))
     for worker in workers:
         worker.member.split_by_lane(("short", "long"))
-        worker.as_one.attach([("up", worker.member)], [("m", worker.budget)])
+        worker.sync.attach([("up", worker.member)], [("m", worker.budget)])
     one, two = (worker.member for worker in workers)
     norm = one.baselines.baseline_for("m", 1, False)
     acquire_permit(one, norm, workers[0].loop.now(), lane="long")
@@ -284,6 +284,6 @@ def test_worker_sync_lane_limits_are_shared(folder: Path) -> None:
     assert not two.limiter_of("long").has_room
     assert two.limiter_of("short").has_room
     one.split_by_lane(())
-    workers[0].as_one.attach([("up", one)], [("m", workers[0].budget)])
+    workers[0].sync.attach([("up", one)], [("m", workers[0].budget)])
     assert one.limiter_of("long") is one.whole_limiter
     assert one.has_room

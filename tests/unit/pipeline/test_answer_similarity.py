@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from stayfast.pipeline.cache.semantic import MAX_CHARS, N_SHORT_WORDS, ByMeaning
 from stayfast.stores.embedder import Embedders
-from tests.flow.semantic_rig import Words
+from tests.flow.semantic_rig import WordEmbedder
 
 SHORT = "Restore the passphrase by the link in the e-mail."
 
 
-class Alike(Words):
+class Alike(WordEmbedder):
     """An embedder that tells no texts apart."""
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -23,7 +23,7 @@ class Alike(Words):
         return np.tile(np.array([1, 0], dtype=np.float32), (len(texts), 1))
 
 
-def is_same(one: str, other: str, words: Words | None = None) -> bool | None:
+def is_same(one: str, other: str, words: WordEmbedder | None = None) -> bool | None:
     """By an embedder of a few synonyms."""
     return asyncio.run(ByMeaning(Embedders(background=words), 0.9).is_same(one, other))
 
@@ -40,8 +40,8 @@ def is_same(one: str, other: str, words: Words | None = None) -> bool | None:
 ])
 def test_answer_similarity_of_short_answers(one: str, other: str, expected: bool) -> None:
     """The same words in any form, or the same meaning without a word that reverses it."""
-    assert is_same(one, other, Words()) is expected
-    assert is_same(other, one, Words()) is expected
+    assert is_same(one, other, WordEmbedder()) is expected
+    assert is_same(other, one, WordEmbedder()) is expected
 
 
 LONG = " ".join(["The fee holds for all who send a parcel from any of the shops to any door of the country."] * 5)
@@ -60,8 +60,8 @@ LONG = " ".join(["The fee holds for all who send a parcel from any of the shops 
 ])
 def test_answer_similarity_of_long_answers_counts_figures_and_negation(one: str, other: str, expected: bool) -> None:
     """And any other differing word, however much is equal around it; the numbers of a list do not count."""
-    assert is_same(f"{one}\n{LONG}", f"{other}\n{LONG}", Words()) is expected
-    assert is_same(f"{LONG} {other}", f"{LONG} {one}", Words()) is (expected if not one.startswith("1.") else False)
+    assert is_same(f"{one}\n{LONG}", f"{other}\n{LONG}", WordEmbedder()) is expected
+    assert is_same(f"{LONG} {other}", f"{LONG} {one}", WordEmbedder()) is (expected if not one.startswith("1.") else False)
 
 
 FABRICS = {"cotton": "hot", "linen": "warm", "silk": "ice", "wool": "cold", "velvet": "dry"}
@@ -96,7 +96,7 @@ def test_answer_similarity_of_long_paraphrases_ignores_opposites() -> None:
 def test_answer_similarity_without_an_embedder_is_unknown() -> None:
     """Also where the embedder fails; equal texts need none."""
     assert is_same(SHORT, "Something else altogether.") is None
-    broken = Words()
+    broken = WordEmbedder()
     broken.is_broken = True
     assert is_same(SHORT, "Something else altogether.", broken) is None
     assert is_same(SHORT, SHORT)
@@ -104,5 +104,5 @@ def test_answer_similarity_without_an_embedder_is_unknown() -> None:
 
 def test_answer_similarity_of_very_long_answers_needs_equal_text() -> None:
     long = "a " * MAX_CHARS
-    assert is_same(f"{long}b", f"{long}c", Words()) is False
+    assert is_same(f"{long}b", f"{long}c", WordEmbedder()) is False
     assert is_same(long, long)

@@ -16,7 +16,7 @@ from stayfast.policy.admission.priority import Urgency
 ONE, OTHER = "Click the link.", "Use the link."
 
 
-class Told:
+class JudgeReply:
     """A reply in two parts."""
 
     def __init__(self, words: str) -> None:
@@ -41,23 +41,23 @@ class Model:
     def __init__(self, words: str | None, before: bool | None = True) -> None:
         self.words = words
         self.before = before
-        self.asked: list[tuple[Request, Arrival]] = []
-        self.told: list[Told] = []
+        self.requests: list[tuple[Request, Arrival]] = []
+        self.replies: list[JudgeReply] = []
 
-    async def serve(self, request: Request, arrival: Arrival) -> Told:
+    async def serve(self, request: Request, arrival: Arrival) -> JudgeReply:
         """Serve."""
-        self.asked.append((request, arrival))
+        self.requests.append((request, arrival))
         if self.words is None:
             raise Shed("full", reason="queue_full")
-        self.told.append(Told(self.words))
-        return self.told[-1]
+        self.replies.append(JudgeReply(self.words))
+        return self.replies[-1]
 
     async def is_same(self, one: str, other: str) -> bool | None:
         """The judge before."""
         return self.before
 
 
-def judged(model: Model, one: str = ONE, other: str = OTHER) -> bool | None:
+def judge(model: Model, one: str = ONE, other: str = OTHER) -> bool | None:
     """What it comes to."""
     return asyncio.run(LlmJudge("small", model, model.serve, SystemClock()).is_same(one, other))
 
@@ -67,15 +67,15 @@ def judged(model: Model, one: str = ONE, other: str = OTHER) -> bool | None:
 def test_llm_judge_accepts_one_word(words: str | None, expected: bool | None) -> None:
     """Anything else, and any failure, is no label."""
     model = Model(words)
-    assert judged(model) is expected
-    assert all(told.is_closed for told in model.told)
+    assert judge(model) is expected
+    assert all(told.is_closed for told in model.replies)
 
 
 def test_llm_judge_request_has_both_answers() -> None:
     """At temperature 0, as a batch request, for its own route."""
     model = Model("yes")
-    judged(model)
-    (request, arrival), = model.asked
+    judge(model)
+    (request, arrival), = model.requests
     body = msgspec.json.decode(request.body)
     assert (request.model, body["temperature"], arrival.urgency, arrival.tenant) == ("small", 0, Urgency.BATCH, None)
     assert body["messages"][1]["content"] == f"<first>\n{ONE}\n</first>\n<second>\n{OTHER}\n</second>"
@@ -85,11 +85,11 @@ def test_llm_judge_request_has_both_answers() -> None:
 def test_llm_judge_is_not_called_if_the_answer_is_known(before: bool | None) -> None:
     """The judge before it sees a difference or gives none, the texts are equal, or too long."""
     model = Model("yes", before)
-    assert judged(model) is before
+    assert judge(model) is before
     model.before = True
-    assert judged(model, ONE, ONE) is True
-    assert judged(model, ONE, "a" * (MAX_CHARS + 1)) is None
-    assert model.asked == []
+    assert judge(model, ONE, ONE) is True
+    assert judge(model, ONE, "a" * (MAX_CHARS + 1)) is None
+    assert model.requests == []
 
 
 @pytest.mark.parametrize(("words", "expected"), [
@@ -99,9 +99,9 @@ def test_answer_verifier_accepts_only_yes(words: str | None, expected: bool) -> 
     model = Model(words)
     verifier = AnswerVerifier("small", model.serve, SystemClock())
     assert asyncio.run(verifier.is_right_answer("How?", ONE)) is expected
-    (request, arrival), = model.asked
+    (request, arrival), = model.requests
     asked = msgspec.json.decode(request.body)["messages"][1]["content"]
     assert asked == f"<question>\nHow?\n</question>\n<answer>\n{ONE}\n</answer>"
     assert arrival.urgency is not Urgency.BATCH
     assert not asyncio.run(verifier.is_right_answer("How?", "a" * (MAX_CHARS + 1)))
-    assert len(model.asked) == 1
+    assert len(model.requests) == 1

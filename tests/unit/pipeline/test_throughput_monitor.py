@@ -11,7 +11,7 @@ EVEN = [0.02] * 40
 SAGS = [0.02] * 20 + [0.2] * 20
 
 
-def seen(*answers: list[float]) -> TokenFlow:
+def flow_of(*answers: list[float]) -> TokenFlow:
     """The flow of `a` after 60 even answers and these."""
     loop = SimLoop()
     flows = {"a": TokenFlow()}
@@ -23,7 +23,7 @@ def seen(*answers: list[float]) -> TokenFlow:
 
 def test_throughput_monitor_slowdown_raises_the_load_factor() -> None:
     """Ten times slower in its second half: a factor of ten, which decays."""
-    flow = seen(SAGS)
+    flow = flow_of(SAGS)
     assert flow.load_factor(0.0) == pytest.approx(MAX_SAG, rel=0.15)
     assert 1.0 < flow.load_factor(20.0) < 3.0
 
@@ -31,7 +31,7 @@ def test_throughput_monitor_slowdown_raises_the_load_factor() -> None:
 @pytest.mark.parametrize("gaps_s", [EVEN, [0.03] * 40, [0.2] * 40, [0.02] * 5 + [0.2] * 5, [0.2] * 20 + [0.02] * 20])
 def test_throughput_monitor_even_and_short_answers_change_nothing(gaps_s: list[float]) -> None:
     """Even, slow from the start, short, or faster at the end."""
-    assert seen(gaps_s).load_factor(0.0) == 1.0
+    assert flow_of(gaps_s).load_factor(0.0) == 1.0
 
 
 def test_throughput_monitor_ignores_upstreams_without_a_flow() -> None:

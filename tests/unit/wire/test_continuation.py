@@ -22,7 +22,7 @@ from stayfast.wire.continuation import (
 from stayfast.wire.dialect import Begin, Delta, Finish, TextDelta
 from stayfast.wire.request_body import can_translate, encode
 from stayfast.wire.transcode import make_encoder, make_transcoder
-from tests.flow.dialects import LENGTH, STOP, told
+from tests.flow.dialects import LENGTH, STOP, parse_answer
 from tests.unit.wire.recorded import STREAMS, pieces_of, request
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=80) | st.text("ab \n", max_size=80)
@@ -84,7 +84,7 @@ def split(data: bytes, cuts: Sequence[int]) -> list[bytes]:
 def read(client: Api, body: bytes) -> tuple[str, str | None, bool]:
     """Text, reason and whether it has its end, as a client reads them."""
     if client is not Api.COMPLETIONS:
-        got = told(client, body, stream=True)
+        got = parse_answer(client, body, stream=True)
         return got.text, got.reason, got.is_whole
     events = [json.loads(line[6:]) for line in body.split(b"\n") if line.startswith(b"data: {")]
     choices = [choice for event in events for choice in event["choices"]]
@@ -109,7 +109,7 @@ def test_continuation_gives_one_answer(*, client: Api, first: Api, second: Api, 
     assert read(client, got.body) == (text, STOP.get(client, "stop"), True)
     assert b"id-2" not in got.body
     if client in (Api.MESSAGES, Api.RESPONSES):
-        assert told(client, got.body, stream=True).n_output == FIRST.output + SECOND.output
+        assert parse_answer(client, got.body, stream=True).n_output == FIRST.output + SECOND.output
 
 
 @pytest.mark.parametrize(("client", "first", "second"), PAIRS)
