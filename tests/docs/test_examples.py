@@ -9,7 +9,7 @@ import pytest
 from stayfast.cli import _parser
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import BUILT_IN, SettingsText, load_settings
-from tests.docs.pages import ROOT, anchors, blocks, pages, prose, spans
+from tests.docs.pages import ROOT, anchors, blocks, pages, prose, spans, variables_for
 
 PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages()]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
