@@ -142,7 +142,7 @@ def test_bench_faults_wrong_options_exit_2(words: list[str], expected: str, caps
 def test_bench_faults_options_are_on_its_docs_page() -> None:
     """docs/bench-faults.md has all scenarios and options."""
     page = (Path(__file__).parents[2] / "docs" / "bench-faults.md").read_text()
-    parser = argparse.ArgumentParser(add_help=False)
+    parser = argparse.ArgumentParser("stayfast bench faults", add_help=False)
     add_fault_options(parser)
     options = re.findall(r"(?<!\S)--?[a-z][\w-]*", parser.format_help())
     assert "--help" not in options

@@ -21,7 +21,7 @@ CRASH = "/src/ggml.c:123: GGML_ASSERT(n_tokens <= n_batch) failed"
     ("n_slots", 0, "n_slots must be from 1"), ("ctx_per_slot", 10, "ctx_per_slot must be from 64"),
     ("port", 80, "port must be 0"), ("port", 70_000, "port must be from 0"),
     ("prompt_cache_mib", -1, "prompt_cache_mib must be from 0"), ("ready_timeout_s", 0.0, "ready_timeout_s must be more"),
-    ("restart_base_s", 31.0, "restart_base_s <= restart_cap_s"),
+    ("restart_base_s", 31.0, "restart_base_s must be at most restart_cap_s"),
     ("healthy_after_s", -1.0, "healthy_after_s must be at least 0"),
 ])
 def test_engine_config_out_of_bounds_is_rejected(field: str, value: Any, says: str) -> None:

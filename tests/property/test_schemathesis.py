@@ -36,7 +36,7 @@ LAUNCH = """
 import sys
 from stayfast.cli import main
 from stayfast.upstreams import scripted
-scripted.NAMED_SCRIPTS["steady"] = ([step for step in scripted.STEADY[0] if isinstance(step, scripted.Say)],)
+scripted.NAMED_SCRIPTS["steady"] = ([step for step in scripted.STEADY[0] if isinstance(step, scripted.SendText)],)
 sys.exit(main(sys.argv[1:]))
 """
 CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance",

@@ -24,9 +24,9 @@ def test_leaks_claim_holds() -> None:
 
 
 @pytest.mark.parametrize(("of", "method", "leak"), [
-    (AdmissionController, "give_back", "places"), (ConcurrencyLimiter, "left", "upstream places"), (TenantQuota, "reconcile",
+    (AdmissionController, "give_back", "places"), (ConcurrencyLimiter, "release", "upstream places"), (TenantQuota, "reconcile",
                                                                                                     "quota of tokens"),
-    (RetryBudget, "take_retry", "budget of extra attempts"), (Breaker, "forgotten", "probes")])
+    (RetryBudget, "withdraw_retry", "budget of extra attempts"), (Breaker, "discard_call", "probes")])
 def test_leaks_claim_finds_skipped_release(monkeypatch: pytest.MonkeyPatch, of: type, method: str, leak: str) -> None:
     """One call in twenty is skipped."""
     right, calls = getattr(of, method), iter(range(10**9))

@@ -13,8 +13,8 @@ __all__ = ["weights"]
 pytestmark = pytest.mark.sockets
 SETTINGS = """\
 upstreams: {model: {kind: simulated, script: steady}}
-embedder: {cache_dir: "GRAPHS", learned_dir: learned}
-routes: {faq: {upstreams: [model], cache: {mode: semantic, audit: 0.001, max_temperature: 1}, budget: {cache: 3}}}
+embedder: {cache_dir: "GRAPHS", state_dir: learned}
+routes: {faq: {upstreams: [model], cache: {mode: semantic, audit_share: 0.001, max_temperature: 1}, budget: {cache: 3}}}
 server: {drain_grace_s: 0}
 """
 

@@ -35,7 +35,7 @@ journal, mode = sys.argv[1:]
 def note(word):
     with open(journal, "a") as file:
         file.write(f"{word} {os.getpid()}\\n")
-line = ParentChannel.on_standard_input()
+line = ParentChannel.from_stdin()
 if mode.isdigit():
     note("failed")
     sys.exit(int(mode))
@@ -48,12 +48,12 @@ def term(*_):
     if mode in ("good", "late") or (mode == "slow" and n_terms == 2):
         stop.set()
 signal.signal(signal.SIGTERM, term)
-signal.signal(signal.SIGHUP, lambda *_: note(f"reload:{line.briefing.decode()}"))
+signal.signal(signal.SIGHUP, lambda *_: note(f"reload:{line.config_snapshot.decode()}"))
 line.watch(0.3)
 while mode == "late" and not os.path.exists(journal + ".go"):
     stop.wait(0.01)
-line.ready()
-note(f"ready:{line.briefing.decode()}")
+line.send_ready()
+note(f"ready:{line.config_snapshot.decode()}")
 while not stop.wait(0.02):
     pass
 note("end")
