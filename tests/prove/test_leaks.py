@@ -24,8 +24,8 @@ def test_leaks_claim_holds() -> None:
 
 
 @pytest.mark.parametrize(("of", "method", "leak"), [
-    (AdmissionController, "give_back", "places"), (ConcurrencyLimiter, "release", "upstream places"), (TenantQuota, "reconcile",
-                                                                                                    "quota of tokens"),
+    (AdmissionController, "give_back", "places"), (ConcurrencyLimiter, "release", "upstream places"),
+    (TenantQuota, "reconcile", "quota of tokens"),
     (RetryBudget, "withdraw_retry", "budget of extra attempts"), (Breaker, "discard_call", "probes")])
 def test_leaks_claim_finds_skipped_release(monkeypatch: pytest.MonkeyPatch, of: type, method: str, leak: str) -> None:
     """One call in twenty is skipped."""

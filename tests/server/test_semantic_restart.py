@@ -42,7 +42,7 @@ def learn(gateway: Gateway, numbers: Iterator[int]) -> None:
 
 def test_semantic_cache_restart_restores_questions_and_sets_damaged_file_aside(tmp_path: Path,
                                                                              weights: tuple[object, Path]) -> None:
-    """After a restart the questions are known. With a damaged file the gateway starts, logs `learned_lost` and learns."""
+    """After a restart the questions are known. With a damaged file the gateway starts, logs `semantic_state_unreadable` and learns."""
     settings, numbers = SETTINGS.replace("GRAPHS", str(weights[1])), iter(range(10_000))
     with running(tmp_path, 1, settings) as gateway:
         learn(gateway, numbers)
@@ -51,11 +51,11 @@ def test_semantic_cache_restart_restores_questions_and_sets_damaged_file_aside(t
     assert file.stat().st_mode & 0o077 == 0
     with running(tmp_path, 1, settings) as gateway:
         until(lambda: n_entries(gateway) >= n_learned)
-        assert gateway.log("learned_lost") == []
+        assert gateway.log("semantic_state_unreadable") == []
     file.write_bytes(b"damaged" * 1000)
     with running(tmp_path, 1, settings) as gateway:
         learn(gateway, numbers)
-        (line,) = gateway.log("learned_lost")
+        (line,) = gateway.log("semantic_state_unreadable")
         assert str(line["detail"]).endswith(f"renamed to learned/{file.name}.damaged")
     assert file.with_name(f"{file.name}.damaged").read_bytes() == b"damaged" * 1000
     with running(tmp_path, 1, settings) as gateway:

@@ -89,7 +89,8 @@ _HEALTH: Json = {
 }
 _REQUESTS: Json = {
     "type": "object", "required": ["object", "data"],
-    "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": {"$ref": _REF.format(name="RequestSummary")}}},
+    "properties": {"object": {"const": "list"},
+                   "data": {"type": "array", "items": {"$ref": _REF.format(name="RequestSummary")}}},
 }
 _STATE: Json = {
     "type": "object", "required": ["upstreams"],
