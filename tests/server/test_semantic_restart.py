@@ -42,7 +42,7 @@ def learn(gateway: Gateway, numbers: Iterator[int]) -> None:
 
 def test_semantic_cache_restart_restores_questions_and_sets_damaged_file_aside(tmp_path: Path,
                                                                              weights: tuple[object, Path]) -> None:
-    """After a restart the questions are known. With a damaged file the gateway starts, logs `semantic_state_unreadable` and learns."""
+    """After a restart the questions are known. With a damaged file the gateway starts, logs that, and learns."""
     settings, numbers = SETTINGS.replace("GRAPHS", str(weights[1])), iter(range(10_000))
     with running(tmp_path, 1, settings) as gateway:
         learn(gateway, numbers)
