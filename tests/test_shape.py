@@ -175,3 +175,11 @@ def is_range_check(test: ast.Compare, documented: set[str]) -> bool:
     numbers = [part for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, int | float)
                and not isinstance(part.value, bool)]
     return len(fields) == 1 and fields[0] in documented and len(numbers) == len(parts) - 1
+
+
+def test_features_have_the_same_folder_on_each_floor() -> None:
+    """A feature of `policy` is a folder of the same name in the pipeline, where resilience is `attempts`."""
+    folders = {floor: {path.name for path in (ROOT / "src/stayfast" / floor).iterdir() if (path / "__init__.py").exists()}
+               for floor in ("policy", "pipeline")}
+    features = {"admission", "routing", "cache", "prompt_cache"}
+    assert folders == {"policy": features | {"resilience"}, "pipeline": features | {"attempts", "stages", "timing"}}
