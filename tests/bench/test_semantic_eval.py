@@ -24,7 +24,8 @@ from stayfast.lab.semantic_eval.evaluate import (
     one_pass,
 )
 from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
-from stayfast.policy.cache.similarity import N_FEATURES, EligibleConfig, FixedThreshold
+from stayfast.policy.cache.eligibility import EligibleConfig
+from stayfast.policy.cache.similarity import N_FEATURES, FixedThreshold
 from tests.bench.phrased import Words, as_csv, phrased
 
 PLAIN = TerminalStyle(is_on=False)

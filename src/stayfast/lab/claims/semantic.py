@@ -16,7 +16,8 @@ from typing import Any
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, NeedsData, Sense, SetUpFailed
 from stayfast.lab.workloads.in_memory import load_embedder
 from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
-from stayfast.policy.cache.similarity import N_FEATURES, EligibleConfig, FixedThreshold
+from stayfast.policy.cache.eligibility import EligibleConfig
+from stayfast.policy.cache.similarity import N_FEATURES, FixedThreshold
 from stayfast.stores.embedder import INSTALL_HINT, EmbedderConfig
 
 GOALS = {0.01: 0.12, 0.02: 0.35, 0.05: 0.65}  # min. share of answered questions in the second half, by max_error

@@ -27,15 +27,9 @@ from numpy.typing import NDArray
 
 from stayfast.policy.cache.answer_clusters import AnswerVotes
 from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
+from stayfast.policy.cache.eligibility import EligibleConfig, exclusion_reason
 from stayfast.policy.cache.lexical import Wording, parse_wording
-from stayfast.policy.cache.similarity import (
-    N_FEATURES,
-    N_NEAREST,
-    EligibleConfig,
-    FixedThreshold,
-    exclusion_reason,
-    judge_question,
-)
+from stayfast.policy.cache.similarity import N_FEATURES, N_NEAREST, FixedThreshold, judge_question
 from stayfast.stores.vectors import Vectors
 
 TEXTS = ("text", "question", "query")

@@ -25,14 +25,15 @@ from stayfast.pipeline.cache.semantic_index import Index, LabelLog, SemanticInde
 from stayfast.pipeline.tasks import BackgroundTasks
 from stayfast.policy.cache.answer_clusters import Neighbour
 from stayfast.policy.cache.calibration import CalibrationEstimate, Calibrator
+from stayfast.policy.cache.eligibility import exclusion_reason
+from stayfast.policy.cache.english import LEXICONS
 from stayfast.policy.cache.freshness import age_of
-from stayfast.policy.cache.lexical import LEXICONS, Wording, find_difference, parse_wording, shares_template
+from stayfast.policy.cache.lexical import Wording, find_difference, parse_wording, shares_template
 from stayfast.policy.cache.similarity import (
     N_FEATURES,
     FixedThreshold,
     Judgement,
     SemanticConfig,
-    exclusion_reason,
     judge_question,
     reject_new_words,
 )
