@@ -34,8 +34,9 @@ from stayfast.observe.metrics.definitions import (
     STORE_BYTES,
     STORE_ENTRIES,
 )
+from stayfast.pipeline.cache.answer_judge import ByMeaning, Sameness
 from stayfast.pipeline.cache.route_cache import RouteCache
-from stayfast.pipeline.cache.semantic import ByMeaning, Sameness, SemanticCache
+from stayfast.pipeline.cache.semantic import SemanticCache
 from stayfast.pipeline.cache.semantic_index import Index, LabelLog
 from stayfast.pipeline.plan import Route
 from stayfast.pipeline.prompt_cache.cache_refresh import PrefixRefresher
