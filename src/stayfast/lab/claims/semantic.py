@@ -15,9 +15,9 @@ from typing import Any
 
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, NeedsData, Sense, SetUpFailed
 from stayfast.lab.workloads.in_memory import load_embedder
-from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
+from stayfast.policy.cache.calibration import CalibrateConfig
 from stayfast.policy.cache.eligibility import EligibleConfig
-from stayfast.policy.cache.similarity import N_FEATURES, FixedThreshold
+from stayfast.policy.cache.similarity import FixedThreshold
 from stayfast.stores.embedder import INSTALL_HINT, EmbedderConfig
 
 GOALS = {0.01: 0.12, 0.02: 0.35, 0.05: 0.65}  # min. share of answered questions in the second half, by max_error
@@ -109,5 +109,5 @@ class _Passes:
                 Figure.percent(f"{usual}, bank", bank.whole.error), Figure.percent(f"{usual}, pairs", pairs.whole.error)]
 
     def _run(self, questions: Any, vectors: Any, max_error: float, number: int, eligible: EligibleConfig) -> Any:
-        rule = Calibrator(CalibrateConfig(max_error=max_error), N_FEATURES)
+        rule = CalibrateConfig(max_error=max_error)
         return self._evaluation.one_pass(questions, vectors, rule, eligible, seed=self._conditions.seed + number)
