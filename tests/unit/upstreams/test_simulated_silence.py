@@ -80,14 +80,14 @@ def test_simulated_wait_for_the_first_token_has_comments() -> None:
 
 def test_simulated_models_have_timings_of_their_own() -> None:
     config = ProviderConfig(ttft=Mixture(0.3), gaps=GapConfig(0.0, 0.0), by_model={
-        "reasoning": ModelTiming(ttft=Mixture(20.0)), "known": ModelTiming(preset="steady")})
+        "reasoning": ModelTiming(ttft=Mixture(20.0)), "paced": ModelTiming(gaps=GapConfig(0.1, 0.0))})
 
     async def main(loop: SimLoop) -> list[float]:
         provider = Provider("p", config, loop)
-        return [(await hear(provider, SimulatedRequest(Api.CHAT, model, True, n_output=1))).head_at
-                for model in ("other", "reasoning", "known")]
+        return [(await hear(provider, SimulatedRequest(Api.CHAT, model, True, n_output=3))).took_s
+                for model in ("other", "reasoning", "paced")]
 
-    assert run(main) == pytest.approx([0.3, 20.0, 0.2])
+    assert run(main) == pytest.approx([0.3, 20.0, 0.5])
 
 
 def test_fault_rule_of_a_silent_stream_is_decoded() -> None:

@@ -228,12 +228,8 @@ class Tariff:
 class ModelTiming:
     """The timing of one model of a provider, where it differs."""
 
-    preset: Annotated[str, SettingDoc("Figures of a known model. Unset: the provider's.", words=tuple(PRESETS))] = ""
-    ttft: Annotated[Mixture | None, SettingDoc("Time to the first token. null: the preset's.")] = None
-    gaps: Annotated[GapConfig | None, SettingDoc("Pace of a running answer. null: the preset's.")] = None
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
+    ttft: Annotated[Mixture | None, SettingDoc("Time to the first token. null: the provider's.")] = None
+    gaps: Annotated[GapConfig | None, SettingDoc("Pace of a running answer. null: the provider's.")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,8 +297,7 @@ class ProviderConfig:
         numbers, own = self.numbers, self.by_model.get(model)
         if own is None:
             return numbers
-        preset = PRESETS[own.preset] if own.preset else numbers
-        return Preset(own.ttft or preset.ttft, own.gaps or preset.gaps, numbers.vendor)
+        return Preset(own.ttft or numbers.ttft, own.gaps or numbers.gaps, numbers.vendor)
 
     def ttft_for(self, n_prompt_tokens: int) -> Mixture:
         """The TTFT for a prompt of this length, in the normal regime and without an engine, in closed form."""
