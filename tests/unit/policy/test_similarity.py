@@ -139,7 +139,7 @@ def test_wary_new_word_is_a_miss(cosine: float, phrasings: Sequence[str], why: s
     near = neighbours((cosine, 1), text="How can I track an order?")
     votes = heard(1, *phrasings)
     votes.add(99, 2, parse_wording("Where do I cancel what I ordered?"))  # another answer's words say nothing of this one's
-    asked = parse_wording("How do I cancel my order?")
+    asked = parse_wording("How do I track and cancel my order?")
     judged = reject_new_words(judge_question(asked, near, votes, Sure()), asked, votes, 0.8)
     assert (judged.why, len(judged.features)) == (why, N_FEATURES)
     assert reject_new_words(judge_question(asked, near, votes, FixedThreshold(0.9)), asked, votes, 0.8).why == "unlike"

@@ -3,21 +3,21 @@
 from dataclasses import dataclass
 from typing import Final
 
+from stayfast.policy.cache.terms import stem_word
+
 
 @dataclass(frozen=True, slots=True)
 class Lexicon:
     """Word lists of one language, in lower case and without apostrophes.
 
-    negators: words that negate a sentence. opposites: for each word, the words of opposite meaning. reverser: a prefix that
-    makes a word its opposite. fillers: words without content, which also identify the language. pointing: first words of a
-    question that refer to earlier text. volatile: words of questions whose answer changes soon. personal: words of questions
-    whose answer depends on the person. numbers: number words and their digits, without "one", which is often a pronoun ("how
-    could one").
+    negators: words that negate a sentence. opposites: for each stem, the stems of opposite meaning. fillers: words without
+    content, which also identify the language. pointing: first words of a question that refer to earlier text. volatile:
+    words of questions whose answer changes soon. personal: words of questions whose answer depends on the person. numbers:
+    number words and their digits, without "one", which is often a pronoun ("how could one").
     """
 
     negators: frozenset[str]
     opposites: dict[str, frozenset[str]]
-    reverser: str
     fillers: frozenset[str]
     pointing: frozenset[str]
     volatile: frozenset[str]
@@ -35,13 +35,16 @@ def _opposites(pairs: str) -> dict[str, frozenset[str]]:
         one, other = pair.split("/")
         found.setdefault(one, set()).add(other)
         found.setdefault(other, set()).add(one)
-    return {word: frozenset(others) for word, others in found.items()}
+    stems: dict[str, set[str]] = {}
+    for word, others in found.items():
+        stems.setdefault(stem_word(word), set()).update(map(stem_word, others))
+    return {stem: frozenset(others) for stem, others in stems.items()}
 
 
 ENGLISH: Final = Lexicon(
     negators=_words(
         "not no never none nothing without dont doesnt didnt cannot cant couldnt isnt arent wasnt werent wont wouldnt "
-        "shouldnt hasnt havent non un unable disable off remove deny decline declined stop exclude except"),
+        "shouldnt hasnt havent hadnt neither nor nobody lack lacks lacking unable non except"),
     opposites=_opposites(
         "enable/disable enabled/disabled on/off increase/decrease raise/lower buy/sell ascending/descending asc/desc "
         "min/max minimum/maximum first/last before/after import/export upload/download encode/decode encrypt/decrypt "
@@ -64,8 +67,8 @@ ENGLISH: Final = Lexicon(
         "mother/father mothers/fathers mom/dad son/daughter sons/daughters brother/sister brothers/sisters husband/wife "
         "man/woman men/women boy/girl boys/girls daily/weekly daily/monthly daily/yearly weekly/monthly weekly/yearly "
         "monthly/yearly monthly/annual singular/plural possible/impossible correct/incorrect valid/invalid "
-        "complete/incomplete"),
-    reverser="un",
+        "complete/incomplete in/out for/against safe/dangerous safe/risky safe/harmful tighten/loosen cause/prevent "
+        "cause/cure causes/prevents causes/cures have/lack has/lacks cure/worsen strengthen/weaken"),
     fillers=_words(
         "a an the this that these those there here is are was were be been being am do does did done can could will would "
         "shall should may might must have has had having i me my mine you your yours he him his she her it its we us our "
@@ -83,7 +86,8 @@ ENGLISH: Final = Lexicon(
         "zero/0 two/2 three/3 four/4 five/5 six/6 seven/7 eight/8 nine/9 ten/10 eleven/11 twelve/12 thirteen/13 fourteen/14 "
         "fifteen/15 sixteen/16 seventeen/17 eighteen/18 nineteen/19 twenty/20 thirty/30 forty/40 fifty/50 sixty/60 "
         "seventy/70 eighty/80 ninety/90 hundred/100 thousand/1000 million/1000000 billion/1000000000 dozen/12 half/0.5 "
-        "twice/x2 thrice/x3 double/x2 triple/x3 second/2nd third/3rd fourth/4th fifth/5th sixth/6th seventh/7th eighth/8th "
-        "ninth/9th tenth/10th hundreds/100 thousands/1000 millions/1000000 billions/1000000000")),
+        "twice/2 thrice/3 double/x2 triple/x3 second/2 third/3 fourth/4 fifth/5 sixth/6 seventh/7 eighth/8 "
+        "ninth/9 tenth/10 hundreds/100 thousands/1000 millions/1000000 billions/1000000000 "
+        "ii/2 iii/3 iv/4 vi/6 vii/7 viii/8 ix/9 xi/11 xii/12 xiii/13 xiv/14 xv/15 xvi/16 xvii/17 xviii/18 xix/19 xx/20")),
 )
 LEXICONS: Final = {"en": ENGLISH}
