@@ -1,8 +1,8 @@
 """A bank's help desk in virtual time: visitors, a gateway made by production's composition, and a simulated model.
 
-The model knows each question's topic, and answers in words that it never used before. It also judges: a request with the
-judge's instructions has two answers, and the reply is yes if their topics are the same, wrong with the probability
-JUDGE_ERROR. The harness knows the topic of each answer by its words, so it knows which of the cache's answers were wrong.
+The model knows each question's topic, and answers in words that it never used before. It also judges: another request has
+two answers, and the reply is yes if their topics are the same, wrong with the probability JUDGE_ERROR. The harness knows the
+topic of each answer by its words, so it knows which of the cache's answers were wrong.
 
 Computation takes no virtual time. The vectors of questions are those of the model that a gateway uses, computed beforehand.
 All answers have the same vector: nothing but the judge tells them apart.
@@ -31,12 +31,11 @@ from stayfast.pipeline.exchange import Arrival, Exchange
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.plan import Admitted
 from stayfast.pipeline.stages.admit.admission import Admit
-from stayfast.pipeline.stages.cache.llm_judge import JUDGE_PROMPT
 from stayfast.policy.admission.priority import Urgency
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig
-from stayfast.settings import LogSettings, RouteSettings, Settings
+from stayfast.settings import LogSettings, MetricsSettings, RouteSettings, Settings
 from stayfast.testing.simloop import SimLoop
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.wire.request_body import decode
@@ -154,14 +153,15 @@ class FaqModel:
         messages = _decode_chat(call.request.body).messages
         system = next((each.content for each in messages if each.role == "system"), "")
         question, rng = messages[-1].content, self._rng
-        if system.startswith(JUDGE_PROMPT[:60]):
+        topic = self._topics.get(question)
+        if topic is None:  # two answers
             self.n_verdicts += 1
             await asyncio.sleep(rng.uniform(*_VERDICT_S))
             text = "yes" if self._compare(question) else "no"
         else:
             self.n_answers += 1
             await asyncio.sleep(rng.uniform(*_ANSWER_S))
-            text = self.book.write_answer(self._topics[question]._replace(system=system))
+            text = self.book.write_answer(topic._replace(system=system))
         return BodyStream(call, _render_chat(call, text, len(system) + len(question)), MODEL)
 
     def _compare(self, prompt: str) -> bool:
@@ -232,7 +232,8 @@ def _make_desk(loop: SimLoop, topics: Mapping[str, Topic], route: RouteSettings,
                seed: int) -> _Desk:
     """Raises SetUpFailed if a package is missing."""
     upstream = SimulatedUpstream(probe=False, limit=LimitConfig("off"), breaker=BreakerConfig(enabled=False))
-    quiet = Settings(upstreams={MODEL: upstream}, log=LogSettings(level="error", requests=False), routes={
+    quiet = Settings(upstreams={MODEL: upstream}, log=LogSettings(level="error", requests=False),
+                     metrics=MetricsSettings(enabled=False), routes={
         FAQ: route, JUDGE: RouteSettings((MODEL,), hedge=HedgeConfig("off"))})
     if lacking := explain_missing_packages(quiet):
         raise SetUpFailed(lacking)

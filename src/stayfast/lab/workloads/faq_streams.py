@@ -165,23 +165,26 @@ def _out_of_scope(data: FaqData, rng: Random) -> FaqStream:
 
 def _pair_rounds(drawing: _Drawing, others: Iterator[FaqVisit], systems: Sequence[str], n_pairs_each: int,
                  n_each: int) -> list[FaqVisit]:
-    """Pairs under changing system prompts: of SCOPES_AT_ONCE prompts first all first halves, later all second ones."""
-    visits, pairs, rng = [], iter(list_opposite_pairs()), drawing.rng
+    """Pairs under changing system prompts: of SCOPES_AT_ONCE prompts first all first halves, then other questions, which
+    are repeated in other words, then all second halves.
+    """
+    visits, pairs = [], iter(list_opposite_pairs())
     for first in range(0, len(systems), SCOPES_AT_ONCE):
-        before: list[FaqVisit] = []
-        after: list[FaqVisit] = []
+        firsts: list[FaqVisit] = []
+        between: list[FaqVisit] = []
+        again: list[FaqVisit] = []
+        seconds: list[FaqVisit] = []
         for system in systems[first:first + SCOPES_AT_ONCE]:
             for number, (one, other) in zip(range(n_pairs_each), pairs, strict=False):
-                before.append(FaqVisit(one, one, system, PAIR_FIRST))
-                if number % 2:  # asked by two customers
-                    before.append(FaqVisit(f"Hi, {one}", one, system, PAIR_FIRST))
-                after.append(FaqVisit(other, other, system, PAIR_SECOND))
+                firsts.append(FaqVisit(one, one, system, PAIR_FIRST))
+                if number % 2:  # by two customers
+                    firsts.append(FaqVisit(f"Hi, {one}", one, system, PAIR_FIRST))
+                seconds.append(FaqVisit(other, other, system, PAIR_SECOND))
             for visit in [next(others) for _ in range(n_each)]:
-                before.append(visit._replace(system=system))
-                after.append(drawing.vary(visit.subject)._replace(system=system))
-        rng.shuffle(before)
-        rng.shuffle(after)
-        visits += before + after
+                between.append(visit._replace(system=system))
+                again.append(drawing.vary(visit.subject)._replace(system=system))
+        for part in (firsts, between, again, seconds):
+            visits += drawing.shuffle(part)
     return visits
 
 
