@@ -178,7 +178,7 @@ def test_faq_traffic_without_file_raises(tmp_path: Path) -> None:
         read_data(tmp_path)
 
 
-def test_faq_run_fixed_threshold_hits_are_told_right_from_wrong(traffic: FaqTraffic) -> None:
+def test_faq_run_fixed_threshold_has_right_and_wrong_hits(traffic: FaqTraffic) -> None:
     outcomes = traffic.run_scenario("steady", 0.05, 1, make_route(0.05, threshold=0.8))
     hits = outcomes.hits()
     assert len(outcomes.results) == traffic.data.n
