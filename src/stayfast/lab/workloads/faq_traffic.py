@@ -52,23 +52,24 @@ class FaqTraffic:
     """The traffic of a folder with public data."""
 
     def __init__(self, folder: Path, *, is_quick: bool = False, embedder: EmbedderConfig | None = None) -> None:
-        """Raises SetUpFailed."""
-        self.data = read_data(folder, is_quick=is_quick)
+        """is_quick: QUICK_TOPICS only, except for steady traffic. Raises SetUpFailed."""
+        self.data = read_data(folder)
+        self._selected = _select_topics(self.data) if is_quick else self.data
         self.vectors = QuestionVectors(load_embedder(embedder))
 
     def run_scenario(self, name: str, max_error: float, seed: int, route: RouteSettings | None = None,
                      rate_rps: float = RATE_RPS) -> FaqOutcomes:
         """One kind of traffic, to a gateway with an empty cache. route: instead of `make_route`."""
-        visits, refused = draw_stream(name, self.data, seed)
+        visits, refused = draw_stream(name, self.data if name == "steady" else self._selected, seed)
         self.vectors.prepare([visit.text for visit in visits])
         return run_virtual(visit_desk, visits, route or make_route(max_error), self.vectors, seed,
                            rate_rps=rate_rps, refused=refused)
 
 
-QUICK_TOPICS, QUICK_QUESTIONS = 24, 90
+QUICK_TOPICS = 30
 
 
-def read_data(folder: Path, *, is_quick: bool = False) -> FaqData:
+def read_data(folder: Path) -> FaqData:
     """The topics of a bank, and questions without an equal from the other files if they are there. Raises SetUpFailed."""
     path = folder / CLASSES
     questions = read_questions(path)
@@ -81,12 +82,16 @@ def read_data(folder: Path, *, is_quick: bool = False) -> FaqData:
         if joined not in seen:
             seen.add(joined)
             topics[names[answer]][joined] = None
-    if is_quick:
-        chosen = [name for name in names if name in (*CONFUSABLE, *UNSEEN)]
-        chosen = [*[name for name in names if name not in chosen][:QUICK_TOPICS - len(chosen)], *chosen]
-        topics = {name: dict.fromkeys(list(topics[name])[:QUICK_QUESTIONS]) for name in chosen}
     strays = [text for text in _read_strays(folder) if text not in seen]
     return FaqData({name: list(texts) for name, texts in topics.items()}, strays)
+
+
+def _select_topics(data: FaqData) -> FaqData:
+    """QUICK_TOPICS of the topics, with those of bursts."""
+    names = list(data.topics)
+    chosen = [name for name in names if name in (*CONFUSABLE, *UNSEEN)]
+    chosen = [*[name for name in names if name not in chosen][:QUICK_TOPICS - len(chosen)], *chosen]
+    return FaqData({name: data.topics[name] for name in chosen}, data.strays)
 
 
 def _read_strays(folder: Path) -> list[str]:
