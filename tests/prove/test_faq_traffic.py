@@ -179,7 +179,7 @@ def test_faq_traffic_without_file_raises(tmp_path: Path) -> None:
 
 
 def test_faq_run_fixed_threshold_has_right_and_wrong_hits(traffic: FaqTraffic) -> None:
-    outcomes = traffic.run_scenario("steady", 0.05, 1, make_route(0.05, threshold=0.8))
+    outcomes = traffic.run_scenario("steady", 0.05, 1, make_route(0.05, threshold=0.6))
     hits = outcomes.hits()
     assert len(outcomes.results) == traffic.data.n
     assert 0 < sum(hit.is_wrong for hit in hits) < len(hits)
@@ -188,7 +188,7 @@ def test_faq_run_fixed_threshold_has_right_and_wrong_hits(traffic: FaqTraffic) -
 
 
 def test_faq_run_same_seed_same_outcomes(traffic: FaqTraffic) -> None:
-    first, second = (traffic.run_scenario("steady", 0.05, 1, make_route(0.05, threshold=0.8)) for _ in range(2))
+    first, second = (traffic.run_scenario("steady", 0.05, 1, make_route(0.05, threshold=0.6)) for _ in range(2))
     assert first == second
 
 

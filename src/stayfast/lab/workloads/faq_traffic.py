@@ -14,8 +14,9 @@ from stayfast.lab.harness.virtual import run_virtual
 from stayfast.lab.workloads.faq_desk import JUDGE, MODEL, RATE_RPS, FaqOutcomes, QuestionVectors, visit_desk
 from stayfast.lab.workloads.faq_streams import CONFUSABLE, UNSEEN, FaqData, draw_stream
 from stayfast.lab.workloads.in_memory import load_embedder
+from stayfast.policy.cache.eligibility import EligibleConfig
 from stayfast.policy.cache.freshness import CacheConfig
-from stayfast.policy.cache.similarity import EligibleConfig, SemanticConfig
+from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.settings import RouteSettings
 from stayfast.stores.embedder import INSTALL_HINT, EmbedderConfig
