@@ -284,8 +284,8 @@ class SemanticCache:
             judged, *[one.answer for one in query.neighbours]]
         for answer in list(dict.fromkeys(answers))[:N_COMPARED]:
             _, stored = await self._read_stored(query.scope, answer, self._clock.now() + self.config.lookup_timeout_s)
-            is_same = await self.sameness.is_same(text, read_stored_text(request,
-                                                                         stored.body)) if stored is not None else None
+            is_same = None if stored is None else await self.sameness.is_same(
+                text, read_stored_text(request, stored.body), query.text, request.model)
             if is_same is not None and answer == judged and judgement is not None:
                 self._record_label(query, answer, judgement, is_right=is_same)
             if is_same:
