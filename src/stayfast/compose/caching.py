@@ -179,7 +179,8 @@ class SemanticCaches:
             return known
         sameness: Sameness = ByMeaning(embedding, semantic.same_answer_cosine)
         if judge := semantic.judge_route(route):
-            sameness = LlmJudge(route, judge, self._serve, share=semantic.judge_share, clock=self._clock, rng=self._rng,
+            sameness = LlmJudge(route, judge, self._serve, share=semantic.judge_share, clock=self._clock,
+                                rng=Random(f"judge {semantic.audit_seed} {route}"),
                                 sink=self._sink)
         return SemanticCache(semantic, route, store=store, embedding=embedding, index=_make_index, sameness=sameness,
                              verifier=verifier, clock=self._clock,
