@@ -60,11 +60,11 @@ def is_right(one: str, other: str) -> bool:
 class VaryingModel:
     """Answers each question in one of six wordings, and judges pairs of answers with seeded errors of both kinds."""
 
-    name = "varying"
     kind = "simulated"
     always_streams = False
 
-    def __init__(self, seed: int, verdict: str = "") -> None:
+    def __init__(self, name: str, seed: int, verdict: str = "") -> None:
+        self.name = name
         self._rng = Random(seed)
         self._verdict = verdict
         self.delay_s = 0.2
@@ -122,8 +122,8 @@ class JudgedRig(Rig):
 
     def __init__(self, loop: SimLoop, *, seed: int = 1, share: float = 1.0, verdict: str = "",
                  admit: Admission | None = None) -> None:
-        self.model = VaryingModel(seed, verdict)
-        super().__init__(loop, upstreams=[self.model], admit=admit)
+        self.model, self.second = VaryingModel("first", seed, verdict), VaryingModel("second", seed, verdict)
+        super().__init__(loop, upstreams=[self.model, self.second], in_turn=True, admit=admit)
         config = CacheConfig("semantic", max_temperature=1.0, semantic=SemanticConfig(
             "5%", eligible=EligibleConfig(allow_personal=True)))
         embedder = WordEmbedder()
@@ -138,6 +138,11 @@ class JudgedRig(Rig):
     async def serve_judge(self, request: Request, arrival: Arrival) -> Reply:
         """By the gateway of now."""
         return await self.gateway.serve(request, arrival)
+
+    @property
+    def n_judged(self) -> int:
+        """Requests to the judge, as the upstreams count them."""
+        return self.model.n_judged + self.second.n_judged
 
     @property
     def lookups(self) -> list[str]:
@@ -181,7 +186,7 @@ def test_semantic_llm_judge_labels_answers_in_other_words() -> None:
         assert missed.count(True) / len(missed) < rig.checked.miss_share < 0.15
         assert rig.checked.miss_share > JUDGE_ERROR + JUDGE_ERROR**2
         n_calls = len(caches) - n_hits + rig.lookups.count("audit_started")
-        assert rig.model.n_judged <= n_calls + FIRST_SAVED + 2
+        assert rig.n_judged <= n_calls + FIRST_SAVED + 2
 
     for seed in (1, 2, 3):
         run(partial(main, seed=seed))
@@ -200,7 +205,7 @@ def test_semantic_llm_judge_requests_are_no_requests_of_clients() -> None:
             await rig.ask(question)
         attempts = rig.sink.facts_of(AttemptDone)
         judged = [done for done in attempts if done.role == "judge"]
-        assert len(judged) == rig.model.n_judged
+        assert len(judged) == rig.n_judged
         assert {done.outcome for done in judged} == ({Outcome.SUCCESS} if share else set())
         assert len(attempts) - len(judged) == len(rig.sink.facts_of(RequestDone)) == len(asked)
         assert len(rig.lookups) == len(asked)
@@ -219,8 +224,10 @@ def test_semantic_llm_judge_is_not_hedged() -> None:
         rig.change_route(hedging=Hedging(HedgeConfig("race", race_after_s=0.05), RetryConfig()))
         for form in FORMS:
             await rig.ask(form.format("renew", "passport") + "?")
-        assert rig.model.n_judged > 0
-        assert rig.model.n_judged == sum(done.role == "judge" for done in rig.sink.facts_of(AttemptDone))
+        assert rig.n_judged > 0
+        roles = [done.role for done in rig.sink.facts_of(AttemptDone)]
+        assert roles.count("hedge") == len(FORMS)  # of the clients' requests
+        assert rig.n_judged == roles.count("judge")
 
     run(main)
 
@@ -259,7 +266,7 @@ def test_semantic_llm_judge_without_budget_is_not_called() -> None:
         rig = JudgedRig(loop, share=0.0)
         for question in questions(1)[:30]:
             await rig.ask(question)
-        assert (rig.model.n_judged, rig.semantic.stats().n_labels) == (0, 0)
+        assert (rig.n_judged, rig.semantic.stats().n_labels) == (0, 0)
         assert {fact.result for fact in rig.sink.facts_of(SemanticJudged)} == {"no_budget"}
 
     run(main)

@@ -55,6 +55,7 @@ MOST_WORDS: Final = 40  # of a text to which all rules apply; a longer one says 
 MOST_SAME: Final = 0.5  # of the word pairs of the longer text; from this share on, two answers share a template
 LEAST_STEM: Final = 3  # letters that a word needs for an opposite by its beginning: "unit" is not the opposite of "it"
 MOST_EXCHANGED: Final = 4  # words of both texts together, in the one place where they differ
+MOST_ALONE: Final = 2  # words of a text without anything in common with the other
 MOST_APART: Final = 2  # terms that only one of two nearly equal texts has
 _APOSTROPHES: Final = str.maketrans("", "", "'\u2019`")
 _WORD: Final = re.compile(r"\d[\d.,]*|[^\W\d_][\w+#]*")
@@ -239,7 +240,9 @@ def _is_exchanged(one: Wording, other: Wording) -> bool:
     while n_end < least - n_begin and frame[-1 - n_end] == other_frame[-1 - n_end]:
         n_end += 1
     only, only_other = frame[n_begin:len(frame) - n_end], other_frame[n_begin:len(other_frame) - n_end]
-    if not n_begin + n_end or not only or not only_other or len(only) + len(only_other) > MOST_EXCHANGED:
+    if not only or not only_other or len(only) + len(only_other) > MOST_EXCHANGED:
+        return False
+    if not n_begin + n_end and max(len(only), len(only_other)) > MOST_ALONE:
         return False
     terms, other_terms = set(one.terms).intersection(only), set(other.terms).intersection(only_other)
     return bool(terms) and bool(other_terms) and not any(

@@ -54,7 +54,7 @@ _MAX_QUESTION_CHARS: Final = 2000
 _MAX_ANSWER_CHARS: Final = 12_000  # longer answers are the same only if their text is
 _LEARNS: Final = 0.1
 _THOUGHTS_END: Final = "</think>"
-_UNFIT: Final = frozenset((400, 422))  # statuses: the model does not take a request of this form
+_UNFIT: Final = frozenset((400, 401, 403, 404, 422))  # statuses: the model takes no request of this form, or none of ours
 
 
 class ServedReply(Protocol):
