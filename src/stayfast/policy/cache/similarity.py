@@ -176,7 +176,7 @@ class SemanticConfig:
     judge: Annotated[str, SettingDoc(
         "Compares answers. auto: the route's own model; ROUTE: that route's; local: rules about words.")] = "auto"
     judge_share: Annotated[float, SettingDoc(
-        "Most requests to the judge per call of the route; beyond it, nothing is learned.", minimum=0, maximum=10)] = 1.0
+        "Most requests to the judge per call of the route; beyond it, nothing is learned.", minimum=0, maximum=10)] = 2.0
     verify: Annotated[str, SettingDoc(
         "Route whose model must confirm each hit, within `lookup_timeout_s` and `budget.cache`. Empty: none.")] = ""
     eligible: Annotated[EligibleConfig, SettingDoc(
