@@ -286,9 +286,10 @@ async def read_to_first_token(attempt: Attempt, stream: AnswerStream) -> Chunk:
 
 async def read_whole(attempt: Attempt, stream: AnswerStream, watch: RequestTimeouts, idle_s: float, clock: Clock) -> Chunk:
     """Read the whole answer."""
-    has_started = False
+    has_started, n_progress = False, 0
     while (chunk := await stream.next()) is not None and not chunk.data:
-        if attempt.is_incremental and (chunk.n_content or has_started):  # else it is timed as a whole
+        has_moved, n_progress = stream.summary.n_progress != n_progress, stream.summary.n_progress
+        if attempt.is_incremental and (chunk.n_content or (has_started and has_moved)):  # else it is timed as a whole
             now = clock.now()
             watch.arm("idle_s", idle_s, now)
             if not has_started:
