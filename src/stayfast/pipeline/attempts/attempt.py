@@ -72,8 +72,10 @@ class Attempt:
             n_bytes -= aim.note_sent(member.upstream.name, self.began_at)
         n_tokens = n_bytes // BYTES_A_TOKEN
         norm = member.baselines.baseline_for(call.model, n_tokens, not is_incremental)
-        predictor = member.predictor
-        self._guess = predictor.start_call(n_tokens) if predictor is not None and is_incremental else None
+        predictors = member.predictors
+        self._guess = None
+        if predictors is not None and is_incremental:
+            self._guess = predictors.of(call.model[:MAX_NAME]).start_call(n_tokens)
         self._place = acquire_permit(member, norm, self.began_at, call.model, n_tokens=n_tokens, lane=lane)
 
     def open(self) -> Coroutine[Any, Any, AnswerStream]:

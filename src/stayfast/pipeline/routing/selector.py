@@ -115,7 +115,7 @@ class UpstreamSelector:
         new_shares = self._compute_new_shares(aim, session, names, loads, now) if blocks or session else []
         if weights:
             _weigh(loads, peers)
-        waits_s = _predict_waits_s(peers.members, new_shares, aim.n_body) if new_shares else []
+        waits_s = _predict_waits_s(peers.offers, new_shares, aim) if new_shares else []
         found = order_by_score(loads, weights, new_shares, waits_s, max_load=config.affinity.max_load, rng=rng)
         if self._has_affinity:
             self._count(names[found[0]], found[0], new_shares)
@@ -240,12 +240,12 @@ def _weigh(loads: list[CandidateLoad], peers: _Peers) -> None:
             loads[index] = weigh_load(loads[index], n_before, peers.weights[index])
 
 
-def _predict_waits_s(members: Sequence[UpstreamState], new_shares: Sequence[float], n_body: int) -> list[float]:
+def _predict_waits_s(offers: Sequence[Target], new_shares: Sequence[float], aim: "RoutingFeedback") -> list[float]:
     """The predicted time to the first token at each upstream; empty unless it is known for all."""
     waits_s = []
-    for member, new_share in zip(members, new_shares, strict=False):
-        predictor = member.predictor
-        wait_s = predictor.predict_s(n_body * new_share / BYTES_A_TOKEN) if predictor is not None else None
+    for offer, new_share in zip(offers, new_shares, strict=False):
+        predictors, (_, model) = offer.member.predictors, offer.upstream_model(aim.model)
+        wait_s = predictors.predict_s(model, aim.n_body * new_share / BYTES_A_TOKEN) if predictors is not None else None
         if wait_s is None:
             return []
         waits_s.append(wait_s)
