@@ -64,12 +64,13 @@ RIVAL_CALLS = 1.18  # a request; the best time-out's
 MAX_CALLS = 1.1  # the gateway's, by default
 MAX_TRIES = 16  # of one request at one provider: each has its own random numbers
 PATIENCE_S = 60.0
-P99_GOAL, FRUGAL_GOAL, TUNED_GOAL = 0.8, 0.45, 0.75  # multiples of a rival's p99
+P99_GOAL, FRUGAL_GOAL, TUNED_GOAL = 0.8, 0.45, 0.7  # multiples of a rival's p99
 SOCKETS_GOAL = 0.9
-SHORT, SHORT_GOAL = 2048, 0.65  # tokens of the prompt; longer prompts have no goal
+SHORT, SHORT_GOAL = 2048, 0.6  # tokens of the prompt; longer prompts have no goal
 BUCKETS = (0, 512, SHORT, 1 << 30)
 BEST, FRUGAL = f"best with at most {RIVAL_CALLS:g} calls", f"best with at most {MAX_CALLS:g} calls"
-N_BATCHES = 50
+PLAIN = "no second attempts"
+MIN_BLOCKS = 20
 N_REMEMBERED = 20_000
 
 
@@ -136,6 +137,7 @@ class Rivals:
         plan = load.plan(seed)
         self.shots = [shot for shot in generate_shots(plan.workload, seed, plan.limit) if shot.at_s >= 0]
         self.n = len(self.shots)
+        self.n_blocks = max(MIN_BLOCKS, round(2 * load.seconds / EVERY_S))  # of intervals: one brownout in each
         self._dice = [Dice(number, name) for number, name in enumerate(NAMES)]
         self._config = make_provider(0)
         self._zero_s = LEAD_S + load.warmup_s
@@ -143,7 +145,7 @@ class Rivals:
         runs = {policy: FixedPolicyRun(policy) for policy in self.policies.values()}
         self._simulate(list(runs.values()), self.shots)
         self.by_title = {title: runs[policy] for title, policy in self.policies.items()}
-        self.best, self.frugal, self.direct = (self.by_title[title] for title in (BEST, FRUGAL, "direct"))
+        self.best, self.frugal, self.direct = (self.by_title[title] for title in (BEST, FRUGAL, PLAIN))
 
     def _tune(self) -> Mapping[str, FixedPolicy]:
         runs = [FixedPolicyRun(policy) for policy in grid_of_policies(DELAYS_S)]
@@ -151,7 +153,7 @@ class Rivals:
         by_family = {family: choose_best(runs, RIVAL_CALLS, family).policy for family in FAMILIES}
         best, frugal, costly = (choose_best(runs, max_calls).policy for max_calls in (RIVAL_CALLS, MAX_CALLS, inf))
         return {**{f"best of {family}, at most {RIVAL_CALLS:g} calls": policy for family, policy in by_family.items()},
-                BEST: best, FRUGAL: frugal, "best with any number of calls": costly, "direct": DIRECT}
+                BEST: best, FRUGAL: frugal, "best with any number of calls": costly, PLAIN: DIRECT}
 
     @property
     def budget(self) -> float:
@@ -182,11 +184,27 @@ class Rivals:
         return attempt_s
 
     def figures(self, where: str) -> list[Figure]:
-        """p99 and calls of each chosen rival."""
-        return [figure for title, run in self.by_title.items() for figure in (
-            _p99_figure(f"{where}: {title}, {run.policy.name}: TTFT p99", run.waits_s),
-            _mean_figure(f"{where}: {title}: calls a request", run.each_n_calls),
+        """p99, calls and tokens of the chosen rivals. The best one is also that of its family."""
+        return [figure for title, run in self.by_title.items() if title != BEST for figure in (
+            self.p99_figure(f"{where}: {title}, {run.policy.name}: TTFT p99", run.waits_s),
+            self.mean_figure(f"{where}: {title}: calls a request", run.each_n_calls),
             self.tokens_figure(f"{where}: {title}", run.each_n_calls))]
+
+    def p99_figure(self, name: str, waits_s: Sequence[float]) -> Figure:
+        low_s, high_s = block_interval(waits_s, 0.99, n_blocks=self.n_blocks)
+        return Figure(name, ExactDistribution(waits_s).quantile(0.99), "s", low=low_s, high=high_s)
+
+    def ratio_figure(self, name: str, ours_s: Sequence[float], theirs_s: Sequence[float], goal: float | None) -> Figure:
+        """A p99 as a multiple of another one, of the same requests."""
+        ours, theirs = (ExactDistribution(waits_s).quantile(0.99) for waits_s in (ours_s, theirs_s))
+        low, high = ratio_interval(ours_s, theirs_s, 0.99, n_blocks=self.n_blocks)
+        return Figure(name, ours / theirs, "x", goal, low=low, high=high)
+
+    def mean_figure(self, name: str, values: Sequence[float], goal: float | None = None) -> Figure:
+        """The mean of values in the order of time."""
+        ends = [len(values) * block // self.n_blocks for block in range(self.n_blocks + 1)]
+        low, high = mean_interval([fmean(values[begin:end]) for begin, end in pairwise(ends)])
+        return Figure(name, fmean(values), "", goal, low=low, high=high)
 
     def tokens_figure(self, where: str, each_n_calls: Sequence[int]) -> Figure:
         """The prompt tokens sent, as a multiple of those of the requests."""
@@ -233,7 +251,8 @@ class Recorded:
                                 n_direct)
         return [Figure(f"{where}: TTFT p50 (n={self.rivals.n})", ours.quantile(0.5), "s"),
                 Figure(f"{where}: TTFT p95", ours.quantile(0.95), "s"),
-                _p99_figure(f"{where}: TTFT p99", self.waits_s), lost, self.rivals.tokens_figure(where, self.each_n_calls)]
+                self.rivals.p99_figure(f"{where}: TTFT p99", self.waits_s), lost,
+                self.rivals.tokens_figure(where, self.each_n_calls)]
 
     def compare_by_default(self, where: str) -> list[Figure]:
         """With the best rival, with the frugal one, and by size of the prompt."""
@@ -246,16 +265,16 @@ class Recorded:
         best = self.rivals.best
         more = [ours - theirs for ours, theirs in zip(self.each_n_calls, best.each_n_calls, strict=True)]
         return [self.calls_figure(where),
-                _mean_figure(f"{where}: calls a request, less those of {best.policy.name}", more, 0.0),
+                self.rivals.mean_figure(f"{where}: calls a request, less those of {best.policy.name}", more, 0.0),
                 self.compare(where, best, TUNED_GOAL), *self._compare_sizes(where, best)]
 
     def calls_figure(self, where: str, goal: float | None = None) -> Figure:
-        return _mean_figure(f"{where}: calls a request", self.each_n_calls, goal)
+        return self.rivals.mean_figure(f"{where}: calls a request", self.each_n_calls, goal)
 
     def compare(self, where: str, rival: FixedPolicyRun, goal: float | None) -> Figure:
         """The p99 as a multiple of a rival's."""
-        return self._ratio_figure(f"{where}: TTFT p99, over that of {rival.policy.name} ({rival.p99_s:.2f} s, "
-                                  f"{rival.calls:.3f} calls)", self.waits_s, rival.waits_s, goal)
+        return self.rivals.ratio_figure(f"{where}: TTFT p99, over that of {rival.policy.name} ({rival.p99_s:.2f} s, "
+                                        f"{rival.calls:.3f} calls)", self.waits_s, rival.waits_s, goal)
 
     def _compare_sizes(self, where: str, rival: FixedPolicyRun, goal: float | None = None) -> list[Figure]:
         """By size of the prompt. goal: of prompts below SHORT tokens."""
@@ -264,28 +283,10 @@ class Recorded:
             rows = [row for row, shot in enumerate(self.rivals.shots) if low <= shot.n_input < high]
             words = f"of at least {low} tokens" if high == BUCKETS[-1] else f"of {low} to {high} tokens"
             ours_s, theirs_s = ([waits_s[row] for row in rows] for waits_s in (self.waits_s, rival.waits_s))
-            figures.append(self._ratio_figure(
+            figures.append(self.rivals.ratio_figure(
                 f"{where}: TTFT p99 of prompts {words} ({ExactDistribution(ours_s).quantile(0.99):.2f} s, n={len(rows)}), "
                 f"over that of {rival.policy.name}", ours_s, theirs_s, goal if high <= SHORT else None))
         return figures
-
-    @staticmethod
-    def _ratio_figure(name: str, ours_s: Sequence[float], theirs_s: Sequence[float], goal: float | None) -> Figure:
-        ours, theirs = (ExactDistribution(waits_s).quantile(0.99) for waits_s in (ours_s, theirs_s))
-        low, high = ratio_interval(ours_s, theirs_s, 0.99)
-        return Figure(name, ours / theirs, "x", goal, low=low, high=high)
-
-
-def _p99_figure(name: str, waits_s: Sequence[float]) -> Figure:
-    low_s, high_s = block_interval(waits_s, 0.99)
-    return Figure(name, ExactDistribution(waits_s).quantile(0.99), "s", low=low_s, high=high_s)
-
-
-def _mean_figure(name: str, values: Sequence[float], goal: float | None = None) -> Figure:
-    """The mean of values in the order of time. Its interval is from N_BATCHES batches of neighbours."""
-    ends = [len(values) * batch // N_BATCHES for batch in range(N_BATCHES + 1)]
-    low, high = mean_interval([fmean(values[begin:end]) for begin, end in pairwise(ends)])
-    return Figure(name, fmean(values), "", goal, low=low, high=high)
 
 
 async def run_in_virtual_time(loop: SimLoop, load: LoadSpec, hedge: HedgeConfig, seed: int) -> Result:
