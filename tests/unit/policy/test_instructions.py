@@ -24,10 +24,10 @@ def instructs(text: str) -> bool:
     return is_instruction(text, parse_wording(text).words)
 
 
-@pytest.mark.parametrize("name", ["poisons", "held_out_instructions"])
+@pytest.mark.parametrize("name", ["poisons", "held_out_instructions", "late_poisons"])
 def test_is_instruction_poisons_are_found(name: str) -> None:
     questions = read_questions(name)
-    assert len(questions) >= 40
+    assert len(questions) >= 30
     assert [text for text in questions if not instructs(text)] == []
 
 

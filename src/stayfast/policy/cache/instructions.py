@@ -21,6 +21,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from stayfast.policy.cache.english_kinds import KINDS
+
 
 def _words(listed: str) -> frozenset[str]:
     return frozenset(listed.split())
@@ -58,7 +60,11 @@ _PHRASES: Final = _compile(
     r"(?:send|direct|redirect|refer|point) " + _AUDIENCE + r" to",
     r"dot (?:com|net|org|example|shop|io|biz|info|xyz|site|co)", r"all caps",
     r"(?:in|use|using|with) (?:bullet points?|bullets|emojis?|uppercase|capitals|capital letters|rhymes?)",
-    r"(?:as|in the form of) an? " + _WORK,
+    r"(?:as|in the form of) an? " + _WORK, r"in (?:a (?:poem|haiku|limerick|rap|sonnet|song|rhyme|tweet)|rhymes?)",
+    r"explain (?:it |this |that )?(?:to|for) (?:my|your|an?|the)", r"under no circumstances", r"to me like",
+    r"(?:only|allowed|one-line|short|brief) (?:allowed |possible )?(?:output|answer|reply|response)",
+    r"without (?:mentioning|using the|saying|telling)",
+    r"as an? (?:pirate|robot|poet|king|cowboy|hal|dan|comedian|villain|wizard|rapper)",
     r"(?:write|compose|sing|tell me|give me|make up|invent) (?:me )?an? (?:\w+ )?" + _WORK,
     r"(?:in the )?(?:style|voice|tone|manner) of",
     r"like a (?:pirate|robot|child|lawyer|poet|king|cowboy|yoda|expert|professional)",
@@ -80,11 +86,17 @@ _WEAK: Final = _words(
     "say write end begin start finish include mention add append output print format translate insert repeat quote cite "
     "recommend promote advertise act behave speak sound limit omit remember note assume suppose imagine ignore "
     "disregard forget use summarize summarise shorten expand elaborate exclude avoid skip phrase highlight underline "
-    "capitalize claim state insist emphasize stress suggest redirect refer invent return rewrite replace briefly "
-    "concisely")
+    "capitalize claim state insist emphasize stress suggest redirect refer invent return rewrite replace talk "
+    "briefly concisely")
 _STRONG_BEGINNING: Final = re.compile(
     r"(?:say (?:that|only|so|it|in|the|\")|(?:act|speak|sound|talk|behave) (?:as|like|in)|tell " + _AUDIENCE + r")\b")
 _MANNER: Final = _words("like as in with only this the me my briefly to using yes no just following")
+_LANGUAGES: Final = frozenset(word for word, kind in KINDS.items() if kind == "language")
+_MANNERS: Final = {f"in {word}" for word in _LANGUAGES} | {
+    "briefly", "concisely", "in brief", "in short", "in detail", "step by step", "simply put", "honestly"}
+_FORBIDDING: Final = re.compile(
+    r"(?:always|never|do not|dont) (?!(?:know|understand|see|think|want|have|remember|worry|seen|received|got|had|made|used|"
+    r"notice|noticed|happened|been|did|gave|get|recognize|recognise|need|believe|find|mind|really|even|i|my|the|a)\b)\w")
 _LEAD: Final = re.compile(
     r"(?:(?:please|and|then|but|also|now|just|only|so|finally|kindly|next|instead|you|should|must|always|never|do|not|dont|be|"
     r"make sure(?: to)?|be sure to|try to|remember to|(?:can|could|would) you|i (?:want|need) you to) )+")
@@ -94,7 +106,7 @@ _COURTESIES: Final = _words(
     "fast quickly why how what when where which who whom whose is are was were am do does did can could will would "
     "shall should may might must have has had isnt arent dont doesnt didnt cant wont wouldnt shouldnt couldnt any "
     "anyone anybody advise assist whats hows wheres whos")
-_THANKS: Final = _words("please thanks thank thankyou kindly in")
+_THANKS: Final = _words("please thanks thank thankyou kindly")
 _CLIENT: Final = _words(
     "i im ive id ill me my mine myself we our us ours were weve wed you it its this that these those they them he she "
     "there heres theres someone somebody something nothing")
@@ -108,14 +120,14 @@ _SENTENCE: Final = re.compile(r"[?!;]+(?=\s|$|\))|\n+|\s\(|\)(?=\W|$)|\.(?=\s|$)
 _INNER: Final = re.compile(r"[?!;.)]\s|\n|\s[(\u2013\u2014-]")
 _SOFT_BOUNDARY: Final = _words(", and then but")
 _TOKEN: Final = re.compile(r"[a-z0-9]+")
-_TRIGGERS: Final = _STRONG | _WEAK | _words(
+_TRIGGERS: Final = _STRONG | _WEAK | _LANGUAGES | _words(
     "pretending override bypass jailbreak act you youre eli5 five year old terms words word sentence sentences lines "
     "line paragraph paragraphs bullets bullet characters letters emoji emojis syllables tokens steps answers replies "
     "response responses output answering replying true false yes yapping explanation explanations preamble intro "
     "caveats disclaimer disclaimers markdown prose tell remind warn convince inform advise notify send direct point dot "
     "caps poem haiku limerick song rap sonnet story joke tweet essay rhyme rhymes speech letter slogan ode style voice "
     "tone manner like brief concise be keep make put present show display give assumption assuming "
-    "uppercase capitals prompt now english language always never")
+    "uppercase capitals prompt circumstances allowed without as me explain now english language always never")
 
 
 def is_instruction(text: str, words: Sequence[str]) -> bool:
@@ -149,8 +161,10 @@ def _begins_with_instruction(clause: str, *, is_first: bool, is_hard: bool) -> b
     rest = clause[lead.end():] if lead is not None else clause
     verb, _, after = rest.partition(" ")
     if is_first:
-        return verb in _STRONG and after.partition(" ")[0] in _MANNER
-    return verb in _STRONG or (is_hard and verb in _WEAK) or _STRONG_BEGINNING.match(rest) is not None
+        return (verb in _STRONG and after.partition(" ")[0] in _MANNER) or clause in _MANNERS
+    if is_hard and (verb in _WEAK or _FORBIDDING.match(clause)):
+        return True
+    return verb in _STRONG or _STRONG_BEGINNING.match(rest) is not None
 
 
 def _has_remark(plain: str) -> bool:
@@ -162,11 +176,11 @@ def _has_remark(plain: str) -> bool:
     sentences.append((plain[begin:], ""))
     n_questions, n_remarks = 0, 0
     for sentence, end in sentences:
-        words = _TOKEN.findall(sentence)
+        words = [word for word in _TOKEN.findall(sentence.replace(" in advance", "")) if word not in _THANKS]
         if not words:
             continue
         if "?" in end or words[0] in _ASKING:
             n_questions += 1
-        elif _CLIENT.isdisjoint(words) and _COURTESIES.isdisjoint(words) and not _THANKS.issuperset(words):
+        elif _CLIENT.isdisjoint(words) and words[0] not in _COURTESIES:
             n_remarks += 1
     return n_questions > 0 and n_remarks > 0
