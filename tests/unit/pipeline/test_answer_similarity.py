@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from stayfast.pipeline.cache.semantic import MAX_CHARS, N_SHORT_WORDS, ByMeaning
+from stayfast.pipeline.cache.answer_judge import MAX_CHARS, N_SHORT_WORDS, ByMeaning
 from stayfast.stores.embedder import Embedders
 from tests.flow.semantic_rig import WordEmbedder
 

@@ -8,7 +8,7 @@ import pytest
 from stayfast.core.clock import SystemClock
 from stayfast.core.errors import Shed
 from stayfast.core.types import Chunk, Request
-from stayfast.pipeline.cache.semantic import MAX_CHARS
+from stayfast.pipeline.cache.answer_judge import MAX_CHARS
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.cache.llm_judge import AnswerVerifier, LlmJudge
 from stayfast.policy.admission.priority import Urgency
@@ -51,6 +51,8 @@ class Model:
             raise Shed("full", reason="queue_full")
         self.replies.append(JudgeReply(self.words))
         return self.replies[-1]
+
+    miss_share = 0.0
 
     async def is_same(self, one: str, other: str) -> bool | None:
         """The judge before."""

@@ -14,7 +14,7 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError
 from stayfast.core.types import Api, Chunk, Request
-from stayfast.pipeline.cache.semantic import MAX_CHARS, Sameness
+from stayfast.pipeline.cache.answer_judge import MAX_CHARS, Sameness
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.admission.priority import Urgency
 from stayfast.wire.request_body import decode
@@ -55,6 +55,10 @@ class LlmJudge:
         self._before = before
         self._serve = serve
         self._clock = clock
+
+    @property
+    def miss_share(self) -> float:
+        return self._before.miss_share
 
     async def is_same(self, one: str, other: str) -> bool | None:
         is_same = await self._before.is_same(one, other)
