@@ -27,12 +27,12 @@ from tests.flow.cache_rig import CacheRig
 from tests.flow.rig import MODEL, chat
 
 # Each word is a direction; those of a row are nearly one. Others are their own.
-SYNONYMS = (("reset", "restore", "recover"), ("password", "passphrase"), ("account", "login"), ("export", "download"),
+SYNONYMS = (("reset", "restore", "recover"), ("password", "passphrase"), ("account", "profile"), ("export", "download"),
             ("invoice", "bill"))
 N_DIMS = 64
 
 ONE = "How can I reset the password of an account?"
-SAME = "How can I restore the passphrase of a login?"
+SAME = "How can I restore the passphrase of a profile?"
 SAME_TOO = "How can I recover the password of an account?"
 OTHER = "Where can I export the last invoice as a file?"
 GOOD, BAD = (0.9,) * N_FEATURES, (0.5,) * N_FEATURES

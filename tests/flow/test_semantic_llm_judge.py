@@ -19,9 +19,10 @@ from stayfast.pipeline.stages.admit.admission import Admission
 from stayfast.pipeline.stages.cache.llm_judge import N_UNCLEAR, LlmJudge
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.admission.overload import AdmissionConfig
+from stayfast.policy.cache.eligibility import EligibleConfig
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.judge_reliability import FIRST_SAVED
-from stayfast.policy.cache.similarity import EligibleConfig, SemanticConfig
+from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.stores.embedder import Embedders

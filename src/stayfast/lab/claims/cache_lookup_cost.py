@@ -90,7 +90,7 @@ class CacheLookupCost:
     """n of an extent: vectors in one scope. real_s: of each of a round's three loads. cache: of the routes with a cache."""
 
     full: Extent = Extent(100_000, 5.0, n_rounds=7)
-    quick: Extent = Extent(15_000, 1.5, n_rounds=3)
+    quick: Extent = Extent(15_000, 0.8, n_rounds=6)
     cache: Mapping[str, Any] = field(default_factory=lambda: CACHE)
 
     name = "lookup"

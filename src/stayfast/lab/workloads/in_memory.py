@@ -19,8 +19,9 @@ from stayfast.lab.load.virtual import build_virtual_system
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
+from stayfast.policy.cache.eligibility import EligibleConfig
 from stayfast.policy.cache.freshness import CacheConfig
-from stayfast.policy.cache.similarity import EligibleConfig, SemanticConfig
+from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig

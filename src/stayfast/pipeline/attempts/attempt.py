@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from stayfast.core.clock import Clock
-from stayfast.core.constants import BYTES_A_TOKEN
+from stayfast.core.constants import BYTES_A_TOKEN, MAX_NAME
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.events import AttemptDone, Sink
 from stayfast.core.types import Api, Chunk, Outcome, Usage
@@ -29,7 +29,7 @@ PAYMENT_REQUIRED, FORBIDDEN, NOT_FOUND, TOO_MANY = 402, 403, 404, 429
 OF_THE_REQUEST_TOO = (PAYMENT_REQUIRED, FORBIDDEN)  # or the request's fault: too many tokens, a moderated prompt
 REPEATS = "x-stainless-retry-count"
 FIRST, HEDGE, RETRY, FALLBACK, RESCUE = "first", "hedge", "retry", "fallback", "rescue"  # why an attempt is made
-MAX_NAME, MAX_WORD = 128, 64  # characters of a client's or upstream's text in events
+MAX_WORD = 64  # characters of an upstream's word in events
 
 
 def is_sdk_retry(headers: Sequence[tuple[str, str]]) -> bool:
@@ -92,6 +92,11 @@ class Attempt:
     @property
     def name(self) -> str:
         return self.member.upstream.name
+
+    @property
+    def upstream_model(self) -> tuple[str, str]:
+        """The upstream's name, and the start of the model's name there."""
+        return self.member.upstream.name, self.call.model[:MAX_NAME]
 
     def note_first_content(self) -> None:
         """The first token arrived: the upstream works. In a stream, learning waits until the token is sent."""

@@ -23,16 +23,17 @@ from stayfast.pipeline.cache.answer_judge import Sameness
 from stayfast.pipeline.cache.labels import LabelRecord, Learning, decode_label
 from stayfast.pipeline.cache.semantic_index import Index, LabelLog, SemanticIndex
 from stayfast.pipeline.tasks import BackgroundTasks
-from stayfast.policy.cache.answer_clusters import Neighbour
+from stayfast.policy.cache.answer_clusters import USUAL_SPREAD, Neighbour
 from stayfast.policy.cache.calibration import CalibrationEstimate, Calibrator
+from stayfast.policy.cache.eligibility import exclusion_reason
+from stayfast.policy.cache.english import LEXICONS
 from stayfast.policy.cache.freshness import age_of
-from stayfast.policy.cache.lexical import LEXICONS, Wording, parse_wording
+from stayfast.policy.cache.lexical import Wording, parse_wording
 from stayfast.policy.cache.similarity import (
     N_FEATURES,
     FixedThreshold,
     Judgement,
     SemanticConfig,
-    exclusion_reason,
     judge_question,
     reject_new_words,
 )
@@ -106,20 +107,20 @@ class SemanticCache:
     def __init__(self, config: SemanticConfig, route: str, *, store: Store, embedding: Embedders,
                  index: Callable[[int], Index], sameness: Sameness, verifier: Verifier | None, clock: Clock, rng: Random,
                  sink: Sink, is_ready: bool = True) -> None:
-        """is_ready: False: its log must be read first."""
+        """rng: chooses the audited hits. is_ready: False: its log must be read first."""
         self.config = config
         self._fixed = FixedThreshold(config.threshold) if config.threshold is not None else None
         self.learning = Learning(config.calibration_config())  # with a fixed threshold there are no labels
         self._route = route
         self._store = store
         self.embedding = embedding
-        self.index = SemanticIndex(config.max_questions, index)
+        self._lexicon = LEXICONS[config.eligible.language]
+        self.index = SemanticIndex(config.max_questions, index, self._lexicon.fillers)
         self.sameness = sameness
         self.verifier = verifier  # None: hits are not verified
         self._clock = clock
         self._rng = rng
         self._sink = sink
-        self._lexicon = LEXICONS[config.eligible.language]
         self.is_ready = is_ready
         self._tasks = BackgroundTasks()
         self._one_by_one = asyncio.Lock()  # otherwise two equal answers, learned at once, would both be added
@@ -205,8 +206,10 @@ class SemanticCache:
             return Judgement("no_neighbour")
         query.neighbours = self.index.find_neighbours(query.scope, query.row)
         judged = judge_question(query.wording, query.neighbours, indexed.votes, self.rule_of(query.tenant), self._lexicon)
-        query.judgement = reject_new_words(judged, query.wording, indexed.votes, self.config.new_word_cosine,
-                                            self._lexicon)
+        judged = reject_new_words(judged, query.wording, indexed.votes, self.config.new_word_cosine)
+        if not judged.why and self._fixed is None:
+            judged = judged._replace(why=self.learning.reject_reason(query.tenant, query.scope, self._clock.now()))
+        query.judgement = judged
         return query.judgement
 
     async def _fetch_hit(self, query: SemanticQuery, request: Request, max_age_s: float, until: float) -> SemanticHit | str:
@@ -224,6 +227,8 @@ class SemanticCache:
         if self.verifier is not None and not await self.verifier.is_right_answer(query.text, read_stored_text(request,
                                                                                                                stored.body)):
             return "refused"
+        if self._fixed is None:
+            self.learning.record_hit(query.tenant, self._clock.now())
         query.was_given = self._rng.random() < self.config.audit_share
         return SemanticHit(key, stored, judgement.nearest.cosine, judgement.p, query, query.was_given)
 
@@ -289,9 +294,11 @@ class SemanticCache:
 
     def _record_label(self, query: SemanticQuery, answer: int, judgement: Judgement, *, is_right: bool) -> None:
         n_audits = self.learning.note_audit_judged(query.tenant) if query.was_given else 1.0
-        label = LabelRecord(judgement.features, is_right, query.was_given, query.tenant, query.scope, answer, n_audits)
+        label = LabelRecord(judgement.features, is_right, query.was_given, query.tenant, query.scope, answer, n_audits,
+                            judgement.is_servable)
         self._record_vote(label)
         if self._fixed is None:
+            self.learning.miss_share = self.sameness.miss_share
             self.learning.learn(label, self.index.log)
         if query.was_given:
             if self._fixed is not None:
@@ -307,18 +314,18 @@ class SemanticCache:
         nearest = query.neighbours[0] if query.neighbours else None
         if nearest is not None and nearest.wording.words == query.wording.words:
             self.index.remove(nearest.key)  # the same question
-        self.index.add_question(query.scope, query.wording, row, answer=answer, answer_key=key)
+        spread = next((one.cosine for one in query.neighbours if one.answer == answer), USUAL_SPREAD)
+        self.index.add_question(query.scope, query.wording, row, answer=answer, answer_key=key, spread=spread)
 
     def begin_logging(self, log: LabelLog | None) -> None:
         """Everything logged was read; log from now on. log: None: it cannot be read."""
         self.index.begin_logging(log)
         self.is_ready = True
 
-    def share(self, log: Callable[[bytes], LabelLog]) -> None:
-        """Share what is learned with other processes, through `receive_logged`. log: makes a log for 8 bytes that identify
-        this process.
+    def share(self, log: Callable[[bytes], LabelLog], worker_id: bytes) -> None:
+        """Share what is learned with other processes, through `receive_logged`. worker_id: 8 bytes that identify this
+        process in the log that `log` makes.
         """
-        worker_id = self._rng.randbytes(8)
         self.index.share(log(worker_id), int.from_bytes(worker_id[:4], "big"))
 
     def receive_logged(self, key: int, body: bytes, is_own: bool, *, floats: Callable[[bytes], "Floats"]) -> None:

@@ -6,7 +6,7 @@ from random import Random
 
 from msgspec import Struct
 
-from stayfast.core.constants import BYTES_A_TOKEN
+from stayfast.core.constants import BYTES_A_TOKEN, MAX_NAME
 from stayfast.core.events import Ejected, Fanout, Sink
 from stayfast.core.types import AnswerSummary, Api, Request
 from stayfast.policy.admission.price import Prices
@@ -46,6 +46,10 @@ class Target:
     model: str | None = None
     prices: Prices = field(default_factory=dict)  # by the model's name there
     continues: bool = False  # it can continue an assistant message at the end of a request
+
+    def upstream_model(self, requested: str) -> tuple[str, str]:
+        """The upstream's name, and the start of the model's name there. requested: as the client names it."""
+        return self.member.upstream.name, (self.model or requested)[:MAX_NAME]
 
 
 class _Peers(Struct, frozen=True):

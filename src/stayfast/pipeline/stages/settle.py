@@ -3,10 +3,11 @@
 import asyncio
 
 from stayfast.core.clock import Clock
+from stayfast.core.constants import MAX_NAME
 from stayfast.core.errors import Shed, StayfastError
 from stayfast.core.events import Renewed, RequestDone, Sink
 from stayfast.core.types import SETTLE, AnswerSummary, Api
-from stayfast.pipeline.attempts.attempt import MAX_NAME, MAX_WORD
+from stayfast.pipeline.attempts.attempt import MAX_WORD
 from stayfast.pipeline.exchange import Exchange, steps_timing
 from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.admission.response_owners import ResponseOwners

@@ -36,7 +36,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from stayfast.core.types import Word
-from stayfast.policy.cache.lexical import ENGLISH
+from stayfast.policy.cache.english import ENGLISH
 
 SHORT: Final = 40  # words
 

@@ -106,8 +106,9 @@ class Caller:
                             is_last: bool, n_before: int = 0) -> StartedAnswer:
         """The first target that brings content by `ends_at`. is_last: no fallback follows. n_before: earlier attempts."""
         if plan.route.hedging.has_slow and len(targets) > 1:  # slow ones last: a hedge would leave them at once
-            slow = plan.route.hedging.slow_upstreams([target.member.upstream.name for target in targets], self._clock.now(),
-                                           is_whole=not plan.prompt.request.stream)
+            request = plan.prompt.request
+            slow = plan.route.hedging.slow_upstreams([target.upstream_model(request.model) for target in targets],
+                                                     self._clock.now(), is_whole=not request.stream)
             targets = sorted(targets, key=lambda target: target.member.upstream.name in slow)
         candidates = self._reachable(ex, plan, targets, ends_at - ex.grace_s)
         n_made = n_free = 0  # attempts that count, and those by which no upstream did any work
@@ -215,7 +216,8 @@ class Caller:
         hedging = plan.route.hedging
         known = None
         if hedging.is_on and not arrival.is_judgement:  # its one-word replies would look like quick answers
-            known = hedging.first_tokens(upstream.name, len(request.body), is_whole=not request.stream)
+            known = hedging.first_tokens(target.upstream_model(request.model), len(request.body),
+                                         is_whole=not request.stream)
         attempt = Attempt(target.member, call, plan.route.name, len(ex.record.attempts) + 1, is_incremental=is_incremental,
                           clock=self._clock, sink=self._sink, price=price, first_tokens=known,
                           role=HEDGE if is_hedge else _role_of(ex, plan, target), aim=plan.feedback, lane=plan.lane)
