@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from stayfast.core.events import SemanticLookup
 from stayfast.core.types import Request
+from stayfast.pipeline.cache.answer_judge import ByMeaning
 from stayfast.pipeline.cache.labels import LabelRecord, Learning
 from stayfast.pipeline.cache.route_cache import RouteCache
-from stayfast.pipeline.cache.semantic import ByMeaning, SemanticCache, Verifier
+from stayfast.pipeline.cache.semantic import SemanticCache, Verifier
 from stayfast.pipeline.cache.semantic_index import LabelLog
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.freshness import CacheConfig
@@ -26,12 +27,12 @@ from tests.flow.cache_rig import CacheRig
 from tests.flow.rig import MODEL, chat
 
 # Each word is a direction; those of a row are nearly one. Others are their own.
-SYNONYMS = (("reset", "restore", "recover"), ("password", "passphrase"), ("account", "login"), ("export", "download"),
+SYNONYMS = (("reset", "restore", "recover"), ("password", "passphrase"), ("account", "profile"), ("export", "download"),
             ("invoice", "bill"))
 N_DIMS = 64
 
 ONE = "How can I reset the password of an account?"
-SAME = "How can I restore the passphrase of a login?"
+SAME = "How can I restore the passphrase of a profile?"
 SAME_TOO = "How can I recover the password of an account?"
 OTHER = "Where can I export the last invoice as a file?"
 GOOD, BAD = (0.9,) * N_FEATURES, (0.5,) * N_FEATURES

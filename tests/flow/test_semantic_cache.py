@@ -181,8 +181,8 @@ def test_semantic_cache_ineligible_message_is_a_bypass(messages: list[dict[str, 
 
 
 @pytest.mark.parametrize(("text", "why"), [
-    ("and for accounts?", "short"), ("It also resets the password of accounts, right?", "pointing"),
-    ("How can I reset my password at this bank?", "personal"), ("What is the latest price of a login account?", "volatile"),
+    ("what about you?", "short"), ("It also resets the password of accounts, right?", "pointing"),
+    ("Why was my password reset at this bank?", "personal"), ("What is the latest price of an account?", "volatile"),
     ("How can I reset the account jo@example.org please?", "private"), (ONE * 300, "long"),
     ([{"type": "text", "text": ONE}] * 2, "not_text"),
 ], ids=["short", "pointing", "personal", "volatile", "private", "long", "parts"])
@@ -203,7 +203,7 @@ def test_semantic_cache_context_dependent_question_uses_the_exact_cache(text: An
 @pytest.mark.parametrize(("one", "other", "why"), [
     ("How can I reset 2 passwords of an account?", "How can I reset 3 passwords of an account?", "numbers"),
     ("How can I convert euros to dollars there?", "How can I convert dollars to euros there?", "order"),
-    ("How can I enable the reset of a password?", "How can I disable the reset of a password?", "negation"),
+    ("How can I enable the reset of a password?", "How can I disable the reset of a password?", "opposites"),
 ])
 def test_semantic_cache_words_that_change_the_meaning_make_a_miss(one: str, other: str, why: str) -> None:
     """However near the vectors are."""

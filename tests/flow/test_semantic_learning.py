@@ -102,7 +102,7 @@ def test_semantic_learning_old_answers_are_not_served() -> None:
         assert (await rig.serve_request(ask(SAME), CacheControl(max_age_s=40))).cache == "miss; kind=exact"
         assert await rig.text(ask(SAME_TOO), CacheControl(max_age_s=60)) == YES
         await asyncio.sleep(101)
-        await rig.text(ask("How can I recover the passphrase of a login?"))
+        await rig.text(ask("How can I recover the passphrase of a profile?"))
         assert rig.lookups == ["no_neighbour", "old", "hit", "old"]
 
     run(main)
@@ -183,7 +183,7 @@ def test_semantic_learning_survives_a_restart() -> None:
     async def before(loop: SimLoop) -> dict[bytes, CachedAnswer]:
         rig = SemanticRig(loop, *answers_of(YES, YES, NO, NO), semantic=SemanticConfig("10%", min_labels=50))
         rig.semantic.index.log = log
-        for text in (ONE, SAME, OTHER, "When can I export an older invoice as a file?"):
+        for text in (ONE, SAME, OTHER, "How can I export the last invoice as a file?"):
             await rig.text(ask(text))
             await rig.finish_learning()
         rig.semantic.index.remove(4)

@@ -23,7 +23,7 @@ MORE: tuple[dict[str, Any], ...] = (
     {}, {"response_format": {"type": "json_object"}}, {"temperature": 0.2}, {"max_tokens": 10}, {"user": "u"},
     {"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]})
 WAYS = [f"{begins} {verb} the password of {of}?" for begins in ("How can I", "Where can I", "Can somebody tell where to")
-        for verb in ("reset", "restore", "recover", "renew") for of in ("an account", "a login", "such an account")]
+        for verb in ("reset", "restore", "recover", "renew") for of in ("an account", "a profile", "such an account")]
 
 
 class AllAlike(WordEmbedder):

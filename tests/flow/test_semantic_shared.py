@@ -38,7 +38,7 @@ class Replica(SemanticRig):
             journal.start(hear)
             return journal
 
-        self.semantic.share(log)
+        self.semantic.share(log, Random(seed).randbytes(8))
 
     @property
     def n_log_reads(self) -> Counter[str]:
@@ -57,7 +57,7 @@ def test_semantic_shared_phrasing_of_one_replica_is_a_hit_at_another() -> None:
         assert await other.text(ask(SAME)) == YES
         assert await other.text(ask(OTHER)) == NO
         await other.finish_learning()
-        assert await one.text(ask("Where can I download the last bill as a file?")) == NO
+        assert await one.text(ask("Where can I export the last bill as a file?")) == NO
         assert (one.results, other.results) == (["miss", "semantic"], ["semantic", "miss"])
         late = Replica(loop, place, 3, "-")
         await late.finish_learning()

@@ -27,7 +27,8 @@ from stayfast.lab.report.html.markup import Markup, tag
 from stayfast.lab.report.table import TerminalStyle
 from stayfast.lab.semantic_eval.evaluate import Evaluation, EvaluationRow, Unreadable, evaluate, of_classes, of_pairs
 from stayfast.policy.cache.calibration import LEAST_LABELS
-from stayfast.policy.cache.similarity import MOST_LABELS, EligibleConfig
+from stayfast.policy.cache.eligibility import EligibleConfig
+from stayfast.policy.cache.similarity import MOST_LABELS
 from stayfast.settings import read_environment
 from stayfast.settings.environment import cache_directory
 from stayfast.stores.embedder import EmbedderConfig, NoEmbedder

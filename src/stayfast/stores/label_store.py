@@ -33,7 +33,7 @@ class LabelStore:
     """One file. `put` and `delete` are called on one loop; `read` before them, on any thread."""
 
     def __init__(self, path: Path, embedder: str) -> None:
-        """embedder: its id. Labels of another embedder are deleted."""
+        """embedder: its id, and the version of the labels. Labels of another one are deleted."""
         self.damaged: Path | None = None  # where a file that could not be read is now
         self._path = path
         self._embedder = embedder

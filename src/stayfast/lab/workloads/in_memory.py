@@ -19,8 +19,9 @@ from stayfast.lab.load.virtual import build_virtual_system
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
+from stayfast.policy.cache.eligibility import EligibleConfig
 from stayfast.policy.cache.freshness import CacheConfig
-from stayfast.policy.cache.similarity import EligibleConfig, SemanticConfig
+from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig
@@ -98,7 +99,7 @@ def load_embedder(config: EmbedderConfig | None = None) -> Any:
 
 DELAY_S: Final = 0.2
 SEMANTIC: Final = CacheConfig("semantic", semantic=SemanticConfig(
-    threshold=0.9, eligible=EligibleConfig(allow_personal=True, min_content_words=1)))
+    threshold=0.9, judge="local", eligible=EligibleConfig(allow_personal=True, min_content_words=1)))
 ECHO: Final = "echo"
 _NAME: Final = re.compile(rb"(?:[0-9a-f]{2}){32,}")
 _N_DIMS: Final = 64
