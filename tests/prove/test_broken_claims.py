@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import uvloop
 
-from stayfast.lab.claims import cancel
+from stayfast.lab.claims import cancel, noisy
 from stayfast.lab.claims.budget import DEADLINE_S, LEGS, BudgetClaim, Leg, make_finding
 from stayfast.lab.claims.cancel import LEAVE_POINTS, Cancel
 from stayfast.lab.claims.overhead import PROVIDER, Overhead
@@ -111,6 +111,16 @@ def test_truth_claim_closed_loop_hides_stall_and_falls_short() -> None:
         if p99.value < 20:
             break
     assert p99.value < 20
+
+
+@pytest.mark.parametrize(("lag_s", "verdict"), [(0.02, Verdict.FALLS_SHORT), (0.2, Verdict.INCONCLUSIVE)])
+def test_noisy_claim_late_client_loop_spoils_longer_waits(lag_s: float, verdict: Verdict) -> None:
+    """Beside the noisy tenant all waits are twice as long."""
+    alone, beside = (result_of([whole(n, took_s + n % 10 / 100) for n in range(500)]) for took_s in (1.0, 2.0))
+    shed = result_of([failed(n, 0.1, 503) for n in range(10)], lag_s)
+    figures, spoiled = noisy.judge_rounds([noisy.NoisyRound([alone], [beside], shed)])
+    assert Finding(figures, spoiled=spoiled).verdict is verdict
+    assert noisy.judge_rounds([noisy.NoisyRound([alone], [alone], shed)])[1] is None
 
 
 def test_truth_claim_other_mixture_falls_short() -> None:
