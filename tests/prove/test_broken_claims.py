@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import uvloop
 
-from stayfast.lab.claims import cancel, noisy
+from stayfast.lab.claims import cancel, noisy, overhead
 from stayfast.lab.claims.budget import DEADLINE_S, LEGS, BudgetClaim, Leg, make_finding
 from stayfast.lab.claims.cancel import LEAVE_POINTS, Cancel
 from stayfast.lab.claims.overhead import PROVIDER, Overhead
@@ -91,6 +91,15 @@ def test_overhead_claim_failed_requests_fall_short(monkeypatch: pytest.MonkeyPat
     faulty = {**PROVIDER, "faults": [{"kind": "status", "status": 400, "rate": 0.3}]}
     finding = run(Overhead(quick=Extent(real_s=0.2), provider=faulty))
     assert "failed requests" in short_of(finding)
+
+
+def test_overhead_claim_busy_machine_is_inconclusive() -> None:
+    slow = (Figure("CPU", 9.0, "us", 5.0), Figure.count("failed requests", 0))
+    assert overhead.judge_figures(slow, "", None).verdict is Verdict.FALLS_SHORT
+    assert overhead.judge_figures(slow, "", "late").verdict is Verdict.INCONCLUSIVE
+    failed_too = (*slow[:1], Figure.count("failed requests", 1))
+    assert overhead.judge_figures(failed_too, "", "late").verdict is Verdict.FALLS_SHORT
+    assert overhead.judge_figures(slow[1:], "", "late").holds
 
 
 @pytest.mark.sockets
