@@ -180,8 +180,7 @@ class SemanticCaches:
         sameness: Sameness = ByMeaning(embedding, semantic.same_answer_cosine)
         if judge := semantic.judge_route(route):
             sameness = LlmJudge(route, judge, self._serve, share=semantic.judge_share, clock=self._clock,
-                                rng=Random(f"judge {semantic.audit_seed} {route}"),
-                                sink=self._sink)
+                                rng=Random(f"judge {semantic.audit_seed} {route}"), sink=self._sink)
         return SemanticCache(semantic, route, store=store, embedding=embedding, index=_make_index, sameness=sameness,
                              verifier=verifier, clock=self._clock,
                              rng=Random(f"{semantic.audit_seed} {route}"), sink=self._sink,

@@ -20,7 +20,8 @@ provider. An attempt of a rival that nothing else ends is repeated after BACKSTO
 not counted. Over sockets the streams are checked byte by byte: each has the role, the id and the text of one attempt. These
 runs are too short for percentiles of the reasoning model.
 
-When wrong: silent calls are independent here. A provider that is silent for all calls of a minute is a matter for breakers.
+When wrong: one request in 8,000 meets three silent calls, and waits for BACKSTOP_S. Silent calls are independent here; a
+provider that is silent for a minute is a matter for breakers.
 """
 
 import asyncio
@@ -118,6 +119,7 @@ def make_figures(model: str, result: Result) -> list[Figure]:
     low_calls, high_calls = mean_interval(split_means(calls))
     return [Figure.quantile_s(f"{model}: TTFT p50 (n={n})", each_s, 0.5),
             Figure.quantile_s(f"{model}: TTFT p99", each_s, 0.99, P99_GOALS_S[model]),
+            Figure.exact(f"{model}: longest wait", max(each_s, default=nan), "s"),
             Figure(f"{model}: more calls", (ratio(sum(calls), n) - 1) * 100, "%", MORE_CALLS * 100,
                    low=(low_calls - 1) * 100, high=(high_calls - 1) * 100),
             Figure.count(f"{model}: requests without an answer", n_failed(result))]

@@ -54,7 +54,7 @@ class Verifier(Protocol):
         """Whether an answer that was made for another question also answers this one."""
 
 
-N_COMPARED = 3  # answers that a new one is compared with: the judged one, and others with most neighbours
+N_COMPARED = 4  # answers that a new one is compared with: the judged one, and others with most neighbours
 MAX_BYTES_A_CHAR = 4
 MAX_PENDING = 256  # answers that are compared at the same time; beyond it, the newest is not compared
 ALIKE = 0.6  # cosine from which a question waits for the comparison of another, which may add the answer that it needs
