@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from math import log
 from random import Random
 from typing import Any
 
@@ -175,6 +176,20 @@ def test_midstream_failover_usual_pause_is_no_stall() -> None:
         assert text_of(await read(await rig.serve())) == TEXT
         assert len(rig.sink.facts_of(AttemptDone)) == 1
         await check_released(rig)
+
+    run(main)
+
+
+def test_midstream_failover_other_models_of_the_target_do_not_delay_it() -> None:
+    """The second upstream also serves a reasoning model, with 20 s to its first token."""
+    async def main(loop: SimLoop) -> None:
+        rig = failover_rig(loop, ContinuingUpstream("up0", loop, {10: HALT}), ContinuingUpstream("up1", loop))
+        baselines, request = rig.registry["up1"].baselines, chat()
+        for model, seconds in ((MODEL, TTFT_S), ("reasoning", 20.0)):
+            baseline = baselines.baseline_for(model, len(request.body) // 4, is_whole=False)
+            baselines.learn(baseline, 100 * log(seconds), 100)
+        assert text_of(await read(await rig.serve(request))) == TEXT
+        assert loop.now() < TTFT_S + len(WORDS) * GAP_S + 2.0
 
     run(main)
 

@@ -181,8 +181,8 @@ def test_semantic_cache_ineligible_message_is_a_bypass(messages: list[dict[str, 
 
 
 @pytest.mark.parametrize(("text", "why"), [
-    ("and for accounts?", "short"), ("It also resets the password of accounts, right?", "pointing"),
-    ("How can I reset my password at this bank?", "personal"), ("What is the latest price of an account?", "volatile"),
+    ("what about you?", "short"), ("It also resets the password of accounts, right?", "pointing"),
+    ("Why was my password reset at this bank?", "personal"), ("What is the latest price of an account?", "volatile"),
     ("How can I reset the account jo@example.org please?", "private"), (ONE * 300, "long"),
     ([{"type": "text", "text": ONE}] * 2, "not_text"),
 ], ids=["short", "pointing", "personal", "volatile", "private", "long", "parts"])

@@ -1,6 +1,6 @@
 """Helpers that run proofs and read their findings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import uvloop
 
@@ -25,13 +25,25 @@ def run_until(claim: Claim, is_so: Callable[[Finding], bool]) -> Finding:
     return finding
 
 
-def run_until_it_holds(claim: Claim) -> Finding:
-    return run_until(claim, lambda finding: finding.holds)
+def run_until_not_short(claim: Claim) -> Finding:
+    """A busy machine may be late, or leave a figure open; it must not fall short time after time."""
+    return run_until(claim, lambda finding: finding.verdict is not Verdict.FALLS_SHORT)
+
+
+def short_figures(figures: Iterable[Figure]) -> list[str]:
+    """The names of the figures that fall short; inconclusive ones do not."""
+    return [figure.name for figure in figures if figure.verdict is Verdict.FALLS_SHORT]
 
 
 def short_of(finding: Finding) -> list[str]:
     """The names of the figures that fall short of their goals; inconclusive ones do not."""
-    return [figure.name for figure in finding.figures if figure.verdict is Verdict.FALLS_SHORT]
+    return short_figures(finding.figures)
+
+
+def without_interval(finding: Finding) -> list[str]:
+    """The names of the figures with a goal that have no interval, and are not exact."""
+    return [figure.name for figure in finding.figures
+            if figure.goal is not None and not figure.is_exact and (figure.low is None or figure.high is None)]
 
 
 def figure_of(finding: Finding, words: str) -> Figure:

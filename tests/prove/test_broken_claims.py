@@ -19,7 +19,7 @@ from stayfast.lab.claims.truth import (
     run_in_virtual_time,
     run_with_stall,
 )
-from stayfast.lab.harness.claim import Extent, Finding
+from stayfast.lab.harness.claim import Extent, Figure, Finding, Verdict
 from stayfast.lab.harness.load import LoadSpec
 from stayfast.lab.harness.processes import Processes, ServerProcess
 from stayfast.lab.harness.virtual import run_virtual
@@ -47,6 +47,15 @@ def test_cancel_claim_proxy_never_closes_upstream_falls_short() -> None:
     assert [name.split(",")[0] for name in short_of(finding)] == [
         "calls not closed by the hang-up after 1 s", "longest time to the upstream's close",
         "tokens a client after it hung up"] * len(LEAVE_POINTS)
+
+
+def test_cancel_claim_late_client_loop_spoils_run() -> None:
+    late = (Figure.exact("longest time to the upstream's close", 60.0, "ms", 50.0), Figure.count("calls not closed", 0))
+    assert cancel.make_finding(late, lag_ms=10.0).verdict is Verdict.FALLS_SHORT
+    finding = cancel.make_finding(late, lag_ms=30.0)
+    assert finding.spoiled == "the client's own loop stood still for 30 ms, which may explain the late closes"
+    assert finding.verdict is Verdict.INCONCLUSIVE
+    assert cancel.make_finding(late[1:], lag_ms=30.0).holds
 
 
 @pytest.mark.sockets
@@ -95,7 +104,7 @@ def test_truth_claim_closed_loop_hides_stall_and_falls_short() -> None:
 
     # one of more than a hundred waits
     _, p99, _ = compare_with_stall(*uvloop.run(main(LoadSpec(3.0, n_concurrent=1, n_output=2))))
-    assert not p99.holds
+    assert p99.verdict is not Verdict.HOLDS
     assert p99.value > 50
     for _ in range(N_TRIES):
         _, p99, _ = compare_with_stall(*uvloop.run(main(LoadSpec(2.0, RATE_RPS, n_output=2))))
@@ -107,18 +116,20 @@ def test_truth_claim_closed_loop_hides_stall_and_falls_short() -> None:
 def test_truth_claim_other_mixture_falls_short() -> None:
     """One provider's answers, compared with the formula of another, and with slower answers."""
     result = run_virtual(run_in_virtual_time, 4.0, 1)
-    figures = compare_with_formula("it", result, OTHER, slack=2.0)
-    assert [figure.holds for figure in figures] == [True, False, False]
+    figures = compare_with_formula("it", result, OTHER)
+    assert [figure.verdict for figure in figures] == [Verdict.HOLDS, Verdict.FALLS_SHORT, Verdict.FALLS_SHORT]
     slower = result_of([msgspec.structs.replace(sample, first_s=sample.first_s + 0.5) for sample in result.samples])
-    assert not compare_with_each_other(result, slower, 1).holds
+    assert compare_with_each_other(result, slower, 1).verdict is Verdict.FALLS_SHORT
 
 
 def test_truth_claim_without_answers_falls_short() -> None:
+    """Missing answers fall short; quantiles of none show nothing."""
     nothing = result_of([Sample(n, 0.1 * n, error=Error.RESET) for n in range(50)])
     answered = result_of([whole(n, 1.0) for n in range(50)])
-    assert not any(figure.holds for figure in compare_with_formula("it", nothing, OTHER))
-    assert not compare_with_each_other(nothing, answered, 1).holds
-    assert not any(figure.holds for figure in compare_with_stall(nothing, 1.5)[:2])
+    unmeasured = [Verdict.FALLS_SHORT, Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE]
+    assert [figure.verdict for figure in compare_with_formula("it", nothing, OTHER)] == unmeasured
+    assert compare_with_each_other(nothing, answered, 1).verdict is Verdict.INCONCLUSIVE
+    assert [figure.verdict for figure in compare_with_stall(nothing, 1.5)[:2]] == unmeasured[:2]
 
 
 def whole(n: int, took_s: float, *, n_chunks: int = 40, status: int = 200, error: Error = Error.NONE) -> Sample:
@@ -188,7 +199,7 @@ def test_budget_claim_early_503_holds() -> None:
         "refused", "one late end in part"])
 def test_budget_claim_bad_samples_fall_short(route: str, samples: list[Sample]) -> None:
     finding = judged(next(leg for leg in LEGS if leg.route == route), samples)
-    assert not finding.holds
+    assert finding.verdict is (Verdict.FALLS_SHORT if samples or route == "alone" else Verdict.INCONCLUSIVE)
     assert finding.spoiled is None
 
 
@@ -202,6 +213,8 @@ def test_budget_claim_missing_upstream_calls_fall_short(name: str) -> None:
 
 def test_budget_claim_late_client_loop_spoils_run() -> None:
     late = [failed(0, DEADLINE_S + 0.06)]
-    assert judged(LEGS[0], late, lag_s=0.07).spoiled == (
-        "the client's own loop stood still for 70 ms, which may explain the late requests")
+    finding = judged(LEGS[0], late, lag_s=0.07)
+    assert finding.spoiled == "the client's own loop stood still for 70 ms, which may explain the late requests"
+    assert finding.verdict is Verdict.INCONCLUSIVE
+    assert judged(LEGS[0], late).verdict is Verdict.FALLS_SHORT
     assert judged(LEGS[0], fine(LEGS[0]), lag_s=0.07).holds

@@ -1,5 +1,6 @@
 """The claims about caches hold in short runs, and fall short with broken parts."""
 
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ from stayfast.lab.claims import cache_lookup_cost as lookup
 from stayfast.lab.claims import isolation
 from stayfast.lab.claims.coalesce import Coalesce
 from stayfast.lab.claims.isolation import FILES, IsolatedConversation, read_conversations, send_follow_ups
-from stayfast.lab.harness.claim import Conditions, Extent, SetUpFailed
+from stayfast.lab.harness.claim import Conditions, Extent, SetUpFailed, Verdict
 from stayfast.lab.harness.virtual import run_virtual
 from stayfast.pipeline.cache import route_cache as caching
 from stayfast.pipeline.stages.cache import lookup as cache
@@ -80,14 +81,18 @@ def test_coalesce_claim_holds_and_no_cache_falls_short() -> None:
     assert finding.holds
     without = uvloop.run(Coalesce(quick=Extent(30), cache={"mode": "off"}).run(Conditions(is_quick=True)))
     assert [figure.value for figure in without.figures if "calls" in figure.name] == [30.0, 30.0]
+    assert without.verdict is Verdict.FALLS_SHORT
 
 
 def test_lookup_claim_slow_turns_do_not_change_cost_of_miss() -> None:
-    """Each turn is compared with the adjacent one; the range is that of the rounds."""
+    """Each turn is compared with the adjacent one; the interval is that of the rounds, of which it needs six."""
     meter = lookup.LookupMeter()
     speeds = [1.0, 1.0, 4.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0]
     meter.rounds = [[{"off": 100 * speed, "miss": 110 * speed, "hit": 50 * speed} for speed in half]
                     for half in (speeds[:5], speeds[5:])]
+    added = next(figure for figure in meter.figures() if figure.name == "CPU that a miss adds")
+    assert (added.value, added.low, added.high) == (20.0, -inf, inf)
+    meter.rounds *= 3
     added = next(figure for figure in meter.figures() if figure.name == "CPU that a miss adds")
     assert (added.value, added.low, added.high) == (20.0, 10.0, 20.0)
 
@@ -96,7 +101,7 @@ def test_lookup_claim_without_sockets_uses_fastest_tenth() -> None:
     """Half of one round and most of another were slow."""
     turn = (50.0, 65.0)
     slow = (75.0, 100.0)
-    value, off = lookup.figures_without_sockets([[turn, slow] * 20, [slow] * 38 + [turn] * 2, [turn] * 40])
+    value, off = lookup.figures_without_sockets([[turn, slow] * 20, [slow] * 38 + [turn] * 2, [turn] * 40] * 2)
     assert (value.value, value.low, value.high) == (15.0, 15.0, 25.0)
     assert (off.value, off.low, off.high) == (50.0, 50.0, 75.0)
 

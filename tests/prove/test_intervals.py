@@ -58,15 +58,15 @@ def test_quantile_interval_few_samples_is_unbounded() -> None:
 
 def test_quantile_interval_covers_in_95_percent_of_runs() -> None:
     rng = Random(1)
-    n_covered = sum(low <= P95 <= high for low, high in (quantile_interval(draw(rng, 500), 0.95) for _ in range(400)))
-    assert 0.92 < n_covered / 400 < 0.98
+    n_covered = sum(low <= P95 <= high for low, high in (quantile_interval(draw(rng, 500), 0.95) for _ in range(200)))
+    assert n_covered / 200 > 0.9
 
 
 def test_ratio_interval_covers_true_ratio() -> None:
     rng = Random(1)
-    intervals = [ratio_interval([2 * each for each in draw(rng, 1000)], draw(rng, 1000), 0.95, is_paired=False, seed=n)
-                 for n in range(100)]
-    assert sum(low <= 2.0 <= high for low, high in intervals) / 100 >= 0.87
+    intervals = [ratio_interval([2 * each for each in draw(rng, 500)], draw(rng, 500), 0.9, is_paired=False, seed=n)
+                 for n in range(30)]
+    assert sum(low <= 2.0 <= high for low, high in intervals) >= 26
     assert sum(low <= 1.0 for low, _ in intervals) == 0
 
 

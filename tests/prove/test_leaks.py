@@ -13,6 +13,7 @@ from stayfast.policy.admission.quota import TenantQuota
 from stayfast.policy.resilience.breaker import Breaker
 from stayfast.policy.resilience.retry_budget import RetryBudget
 from stayfast.upstreams.state.limiter import ConcurrencyLimiter
+from tests.prove.running import short_of
 
 N = 4000
 
@@ -32,7 +33,7 @@ def test_leaks_claim_finds_skipped_release(monkeypatch: pytest.MonkeyPatch, of: 
     right, calls = getattr(of, method), iter(range(10**9))
     monkeypatch.setattr(of, method, lambda *args, **more: None if next(calls) % 20 == 7 else right(*args, **more))
     finding = run_virtual(leaks.measure, 400, 1)
-    assert not finding.holds
+    assert "things held after one" in short_of(finding)
     assert any(note.startswith(f"{leak}: ") for note in finding.notes), finding.notes
 
 

@@ -7,7 +7,7 @@ from stayfast.lab.claims.brownout import Brownout, make_figures
 from stayfast.lab.claims.storm import Storm
 from stayfast.lab.harness.claim import Finding
 from stayfast.lab.harness.virtual import run_virtual
-from tests.prove.running import figure_of, run_until, short_of
+from tests.prove.running import figure_of, run_until, short_figures, short_of, without_interval
 
 BROWNOUT = brownout.BrownoutPhases(10.0, 12.0, 4.0, 12.0, open_s=8.0)
 
@@ -15,9 +15,9 @@ BROWNOUT = brownout.BrownoutPhases(10.0, 12.0, 4.0, 12.0, open_s=8.0)
 def test_brownout_claim_virtual_time_holds_and_no_breakers_fall_short() -> None:
     run = run_virtual(brownout.run_in_virtual_time, BROWNOUT, 1, {})
     with_breakers = make_figures("v", run._replace(peak_before=10, peak_after=10), BROWNOUT)
-    assert [figure.name for figure in with_breakers if not figure.holds] == []
+    assert short_figures(with_breakers) == []
     without = run_virtual(brownout.run_in_virtual_time, BROWNOUT, 1, {"enabled": False})
-    assert [figure.name for figure in make_figures("v", without, BROWNOUT) if not figure.holds] != []
+    assert short_figures(make_figures("v", without, BROWNOUT)) != []
 
 
 def test_storm_claim_virtual_time_no_limit_exceeds_goal() -> None:
@@ -36,6 +36,7 @@ def test_storm_claim_holds() -> None:
     finding = run_until(Storm(quick=storm.StormPhases(3.0, 3.0, 4.0)), is_far_from_no_limit)
     assert [name for name in short_of(finding) if not name.startswith("sockets")] == []
     assert is_far_from_no_limit(finding), finding.figures
+    assert without_interval(finding) == []
 
 
 @pytest.mark.sockets
@@ -48,3 +49,4 @@ def test_brownout_claim_loses_no_request() -> None:
 
     finding = run_until(Brownout(quick=phases, quick_virtual=BROWNOUT), loses_nothing)
     assert loses_nothing(finding), finding.figures
+    assert without_interval(finding) == []

@@ -65,12 +65,12 @@ def test_silent_claim_role_counts_as_content_falls_short(monkeypatch: pytest.Mon
 def test_silent_claim_every_constant_is_short_of_a_goal() -> None:
     """Short ones repeat the reasoning model's calls, long ones hold the quick model's clients."""
     runs = simulate_constants(SECONDS, 1)
-    assert len(runs) == 2 * len(CONSTANTS_S)
+    assert len(runs) == 3 * len(CONSTANTS_S)
     assert all(run.missed for run in runs)
     none, best = compare_constants(runs)
     assert none.holds
     assert best.holds
-    short = next(run for run in runs if run.policy.name == "hedges after 2 s")
+    short = next(run for run in runs if run.policy.name == "one hedge after 2 s")
     assert [words.split()[0] for words in short.missed] == [QUICK, REASONING]
 
 

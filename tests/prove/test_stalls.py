@@ -1,8 +1,11 @@
 """The claim about stalls holds in a short run, and finds a lost or repeated character."""
 
+from statistics import fmean
+
 import pytest
 
 from stayfast.lab.claims import stalls
+from stayfast.lab.harness.claim import Verdict
 from stayfast.lab.harness.virtual import run_virtual
 from stayfast.wire.continuation import SeamTrimmer
 
@@ -12,9 +15,19 @@ N = 200
 def test_stalls_claim_rescue_shortens_longest_gap() -> None:
     waited, rescued = (run_virtual(stalls.measure, N, 1, mode) for mode in ("wait", "rescue"))
     assert (waited.n_wrong, rescued.n_wrong) == (0, 0)
-    assert waited.gap_p99_s > stalls.STALL_S - 1.0
-    assert rescued.gap_p99_s < stalls.GAP_P99_S
-    assert waited.calls == 1.0 < rescued.calls < stalls.CALLS + 0.02
+    [waited_gap, *_], [rescued_gap, *_] = (run.figures("it", stalls.GAP_P99_S) for run in (waited, rescued))
+    assert waited_gap.value > stalls.STALL_S - 1.0
+    assert waited_gap.verdict is not Verdict.HOLDS
+    assert rescued_gap.value < stalls.GAP_P99_S
+    assert rescued_gap.verdict is not Verdict.FALLS_SHORT
+    assert set(waited.calls) == {1}
+    assert 1.0 < fmean(rescued.calls) < stalls.CALLS + 0.02
+
+
+def test_stalls_claim_waiting_falls_short() -> None:
+    """A thousand answers without rescue."""
+    waited = run_virtual(stalls.measure, 1000, 1, "wait")
+    assert waited.figures("it", stalls.GAP_P99_S)[0].verdict is Verdict.FALLS_SHORT
 
 
 @pytest.mark.parametrize("more", [-1, 1])

@@ -8,7 +8,7 @@ import pytest
 
 from stayfast.lab.claims import agent, deadline, partial, tools
 from stayfast.lab.claims.budget_overhead import BudgetOverhead
-from stayfast.lab.harness.claim import Extent
+from stayfast.lab.harness.claim import Extent, Verdict
 from stayfast.lab.harness.virtual import run_virtual
 from stayfast.turns import patch
 from stayfast.turns.budget import Budget
@@ -27,7 +27,7 @@ def test_deadline_claim_waiting_for_cleanup_falls_short(monkeypatch: pytest.Monk
         await asyncio.wait(list(calls), timeout=0.05)
 
     monkeypatch.setattr(Budget, "_wait_for", patient)
-    assert not figure_of(run_virtual(deadline.measure, 300, 1), "latest end of a budget, past its deadline").holds
+    assert "latest end of a budget, past its deadline" in short_of(run_virtual(deadline.measure, 300, 1))
 
 
 def test_deadline_claim_forgotten_steps_fall_short(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +37,7 @@ def test_deadline_claim_forgotten_steps_fall_short(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Budget, "_end_all", forgetful)
     finding = run_virtual(deadline.measure, 300, 1)
-    assert not finding.holds
+    assert finding.verdict is Verdict.FALLS_SHORT
     assert figure_of(finding, "steps that went on and were not named as abandoned").value > 0
 
 
@@ -61,13 +61,13 @@ def test_agent_claim_holds_and_broken_layer_falls_short(monkeypatch: pytest.Monk
     assert short_of(run_virtual(agent.measure, 1000, 1)) == []
     with monkeypatch.context() as without:
         without.setattr(agent, "ANSWER_S", 0.001)
-        assert not figure_of(run_virtual(agent.measure, 200, 1), "answers that were whole").holds
+        assert "answers that were whole" in short_of(run_virtual(agent.measure, 200, 1))
 
     async def patient(of: Budget, calls: "set[asyncio.Task[object]]") -> None:
         await asyncio.wait(list(calls), timeout=0.05)
 
     monkeypatch.setattr(Budget, "_wait_for", patient)
-    assert not run_virtual(agent.measure, 200, 1).holds
+    assert run_virtual(agent.measure, 200, 1).verdict is Verdict.FALLS_SHORT
 
 
 def test_tools_claim_needs_hedges() -> None:
@@ -75,7 +75,7 @@ def test_tools_claim_needs_hedges() -> None:
     assert figure_of(finding, "with the layer: p95 of a turn").value < 2.4
     assert figure_of(finding, "more spend").value < 15
     without = run_virtual(tools.measure, 3000, 1, hedges=False)
-    assert not figure_of(without, "with the layer: p95 of a turn").holds
+    assert "with the layer: p95 of a turn" in short_of(without)
     assert figure_of(without, "more spend").value <= 0.5
 
 

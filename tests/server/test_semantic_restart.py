@@ -1,6 +1,7 @@
 """What a semantic cache has learned, across restarts of a running gateway with the real embedder."""
 
 import json
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,3 +61,20 @@ def test_semantic_cache_restart_restores_questions_and_sets_damaged_file_aside(t
     assert file.with_name(f"{file.name}.damaged").read_bytes() == b"damaged" * 1000
     with running(tmp_path, 1, settings) as gateway:
         until(lambda: n_entries(gateway) > 0)
+
+
+def test_semantic_cache_restart_drops_entries_of_another_version(tmp_path: Path, weights: tuple[object, Path]) -> None:
+    """They are deleted before they are read, and the file is not damaged."""
+    settings, numbers = SETTINGS.replace("GRAPHS", str(weights[1])), iter(range(10_000))
+    with running(tmp_path, 1, settings) as gateway:
+        learn(gateway, numbers)
+    (file,) = (tmp_path / "learned").glob("*.learned")
+    old = sqlite3.connect(file)
+    with old:
+        old.execute("UPDATE embedder SET id = substr(id, 3)")  # as before there were versions
+        old.execute("UPDATE labels SET body = ?", (b"old",))
+    old.close()
+    with running(tmp_path, 1, settings) as gateway:
+        learn(gateway, numbers)
+        assert gateway.log("semantic_state_unreadable") == []
+    assert not file.with_name(f"{file.name}.damaged").exists()

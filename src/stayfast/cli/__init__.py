@@ -217,7 +217,7 @@ def _add_cache(commands: "argparse._SubParsersAction[Command]") -> None:
                         help="comparisons before the first hit, as in the settings (default: %(default)s)")
     evaluate.add_argument("--personal", action="store_true", help='questions with "my" may share answers')
     evaluate.add_argument("--volatile", action="store_true", help="so may questions about today and prices")
-    evaluate.add_argument("--words", type=int, default=3, metavar="N",
+    evaluate.add_argument("--words", type=int, default=1, metavar="N",
                           help="fewest content words of a question (default: %(default)s)")
     evaluate.add_argument("--model", metavar="PATH", help="an ONNX file or a sentence-transformers folder (default: MiniLM)")
     evaluate.add_argument("--seed", type=int, default=1, help="seed of the random order (default: %(default)s)")

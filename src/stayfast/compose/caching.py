@@ -30,6 +30,7 @@ from stayfast.observe.metrics.definitions import (
     PREFIX_WAITS,
     SEMANTIC_ENTRIES,
     SEMANTIC_ERROR,
+    SEMANTIC_JUDGE_MISS,
     SEMANTIC_LABELS,
     SEMANTIC_SHADOW,
     STORE_BYTES,
@@ -173,10 +174,13 @@ class SemanticCaches:
         verifier = AnswerVerifier(semantic.verify, self._serve, self._clock) if semantic.verify else None
         known = before.semantic if before is not None else None
         if known is not None and known.embedding is embedding and known.configure(semantic, verifier):
+            if isinstance(known.sameness, LlmJudge):
+                known.sameness.allowance.share = semantic.judge_share
             return known
         sameness: Sameness = ByMeaning(embedding, semantic.same_answer_cosine)
-        if semantic.judge:
-            sameness = LlmJudge(semantic.judge, sameness, self._serve, self._clock)
+        if judge := semantic.judge_route(route):
+            sameness = LlmJudge(route, judge, self._serve, share=semantic.judge_share, clock=self._clock,
+                                rng=Random(f"judge {semantic.audit_seed} {route}"), sink=self._sink)
         return SemanticCache(semantic, route, store=store, embedding=embedding, index=_make_index, sameness=sameness,
                              verifier=verifier, clock=self._clock,
                              rng=Random(f"{semantic.audit_seed} {route}"), sink=self._sink,
@@ -190,13 +194,15 @@ def _make_index(n_dims: int) -> Index:
 
 def semantic_gauges(routes: Mapping[str, Route]) -> Samples:
     """Gauges of semantic caches; the error only if it is known."""
-    families = (SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR)
+    families = (SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR, SEMANTIC_JUDGE_MISS)
     rows: dict[str, list[tuple[Labels, float]]] = {family.name: [] for family in families}
     for name, semantic in _semantic_caches(routes):
         stats = semantic.stats()
         rows[SEMANTIC_ENTRIES.name].append(((name,), stats.n_phrasings))
         rows[SEMANTIC_LABELS.name].append(((name,), stats.n_labels))
         rows[SEMANTIC_SHADOW.name].append(((name,), int(stats.is_shadow)))
+        if semantic.sameness.miss_share:
+            rows[SEMANTIC_JUDGE_MISS.name].append(((name,), semantic.sameness.miss_share))
         if stats.estimate is not None:
             rows[SEMANTIC_ERROR.name] += [((name, "low"), stats.estimate.low), ((name, "likely"), stats.estimate.error),
                                           ((name, "high"), stats.estimate.high)]

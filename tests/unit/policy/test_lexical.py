@@ -72,11 +72,11 @@ def read_pairs(name: str) -> list[tuple[str, str]]:
     return [(one, other) for one, _, other in pairs]
 
 
-@pytest.mark.parametrize("name", ["adversarial", "held_out"])
+@pytest.mark.parametrize("name", ["adversarial", "held_out", "late"])
 def test_find_difference_adversarial_pairs_all_differ(name: str) -> None:
     """Nearly the same words, and another answer; in both orders."""
     pairs = [(parse_wording(one), parse_wording(other)) for one, other in read_pairs(name)]
-    assert len(pairs) > 100
+    assert len(pairs) >= 60
     assert [pair for pair in pairs if not find_difference(*pair)] == []
     assert [pair for pair in pairs if not find_difference(*pair[::-1])] == []
 

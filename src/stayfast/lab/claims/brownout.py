@@ -12,9 +12,11 @@ short run rests on few requests. A slow machine delays both sides, and the run r
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isnan
 from typing import Any, NamedTuple
 
-from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
+from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense, mark_invalid
+from stayfast.lab.harness.intervals import ratio_interval
 from stayfast.lab.harness.load import LoadSpec, n_failed, run_load, simulated_gateway, since_start_s, spoil_reason
 from stayfast.lab.harness.virtual import run_load_virtual, run_virtual_in_thread, simulated_upstream, virtual_system
 from stayfast.lab.load.result import Result
@@ -67,18 +69,19 @@ class Brownout:
 
     name = "brownout"
     statement = (f"When one of two providers gets {SLOWER:g} times slower, p99 is below {P99_GOAL:g} times normal within "
-            f"{WITHIN_S:g} s, and there is no herd on its return.")
+            f"{WITHIN_S:g} s, in the outage that follows, and on its return. The provider then runs at most "
+            f"{HERD_GOAL:g} times as many requests as before. No request fails.")
 
     async def run(self, conditions: Conditions) -> Finding:
         phases, seed = conditions.choose(self.full, self.quick), conditions.seed
         conditions.report_progress(f"{phases.seconds:g} s at {RATE_RPS:g} requests/s")
         real = await run_over_sockets(phases, seed, self.breaker)
-        figures = make_figures("sockets", real, phases)
+        spoiled = spoil_reason({"gateway": real.result})
+        figures = mark_invalid(make_figures("sockets", real, phases), spoiled)
         conditions.report_progress("the same in virtual time")
         phases = conditions.choose(self.virtual, self.quick_virtual)
         virtual = await run_virtual_in_thread(run_in_virtual_time, phases, seed, self.breaker)
-        return Finding((*figures, *make_figures("virtual time", virtual, phases)),
-                       spoiled=spoil_reason({"gateway": real.result}))
+        return Finding((*figures, *make_figures("virtual time", virtual, phases)), spoiled=spoiled)
 
 
 class BrownoutRun(NamedTuple):
@@ -143,24 +146,24 @@ def make_figures(where: str, run: BrownoutRun, phases: BrownoutPhases) -> Sequen
     slow_at, down_at = phases.normal_s, phases.normal_s + phases.brownout_s
     back_at = down_at + phases.outage_s
 
-    def ttft(since: float, until: float) -> ExactDistribution:  # failed requests are counted below
-        return ExactDistribution(since_start_s(run.result, "first_s", since, until))
+    def ttft_s(since: float, until: float) -> list[float]:  # failed requests are counted below
+        return [wait_s for wait_s in since_start_s(run.result, "first_s", since, until) if not isnan(wait_s)]
 
-    normal = ttft(0.0, slow_at)
-    normal_p99_s = normal.quantile(0.99)
-    figures = [Figure(f"{where}: TTFT p99 before (n={normal.n})", normal_p99_s, "s"),
-               Figure(f"{where}: TTFT p99 in the first {WITHIN_S:g} s", ttft(slow_at, slow_at + WITHIN_S).quantile(0.99),
-                      "s")]
+    normal_s = ttft_s(0.0, slow_at)
+    normal_p99_s = ExactDistribution(normal_s).quantile(0.99)
+    first = ExactDistribution(ttft_s(slow_at, slow_at + WITHIN_S))
+    figures = [Figure(f"{where}: TTFT p99 before (n={len(normal_s)})", normal_p99_s, "s"),
+               Figure(f"{where}: TTFT p99 in the first {WITHIN_S:g} s", first.quantile(0.99), "s")]
     for phase, since, until in ((f"from {WITHIN_S:g} s on", slow_at + WITHIN_S, down_at),
                                 ("in the outage", down_at, back_at), ("after its return", back_at, phases.seconds)):
-        waits = ttft(since, until)
-        figures.append(Figure(f"{where}: TTFT p99 {phase}, over normal (n={waits.n})", waits.quantile(0.99) / normal_p99_s,
-                              "x",
-                              P99_GOAL))
+        waits_s = ttft_s(since, until)
+        low, high = ratio_interval(waits_s, normal_s, 0.99, is_paired=False)
+        figures.append(Figure(f"{where}: TTFT p99 {phase}, over normal (n={len(waits_s)})",
+                              ExactDistribution(waits_s).quantile(0.99) / normal_p99_s, "x", P99_GOAL, low=low, high=high))
     return (
         *figures,
         Figure.count(f"{where}: requests that failed", n_failed(run.result)),
-        Figure(f"{where}: most running at the provider after its return, over the most before",
+        Figure.exact(f"{where}: most running at the provider after its return, over the most before",
                run.peak_after / run.peak_before, "x", HERD_GOAL),
         Figure.count(f"{where}: calls running at it again", run.peak_after, 1.0, Sense.AT_LEAST),
     )

@@ -40,6 +40,7 @@ from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.types import Api
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, SetUpFailed, median_and_range
+from stayfast.lab.harness.intervals import quantile_interval
 from stayfast.lab.harness.load import measure_cpu_us
 from stayfast.lab.harness.loopback import BODY, numbered_question
 from stayfast.lab.harness.processes import ONE_CORE, Processes, ServerProcess, gateway_settings
@@ -59,7 +60,7 @@ HIT_GOAL_US: Final = 150.0
 ALONE_GOAL_MS, WITH_GOAL_MS = 5.0, 8.0
 WITHIN_MS: Final = SemanticConfig().lookup_timeout_s * 1e3
 CACHE: Final[Mapping[str, Any]] = {"mode": "exact", "max_bytes": 524_288, "max_answer_bytes": 65_536}
-SEMANTIC: Final[Mapping[str, Any]] = {"mode": "semantic", "eligible": {"min_content_words": 2}}
+SEMANTIC: Final[Mapping[str, Any]] = {"mode": "semantic", "judge": "local", "eligible": {"min_content_words": 2}}
 N_CALLERS, N_CALLERS_SEMANTIC = 64, 2
 WARMUP_S: Final = 1.0
 TURN_S: Final = 0.25
@@ -70,7 +71,7 @@ N_PER_TURN: Final = 40  # requests
 TURNS_PER_SECOND: Final = 150  # of the run's duration
 _SDK_HEADERS: Final = (("x-stainless-retry-count", "0"),)  # as sent by OpenAI's SDKs
 
-N_TIMED: Final = 300  # questions whose cache stage is timed
+N_TIMED: Final = 500  # questions whose cache stage is timed
 READY_WITHIN_S: Final = 30.0
 _ENTRIES: Final = re.compile(rb"^stayfast_semantic_entries\{[^}]*\} ([1-9]\d*)", re.MULTILINE)
 _STAGE: Final = re.compile(r"(?:^|, )cache;dur=([0-9.]+)")
@@ -147,9 +148,9 @@ class LookupMeter:
 
 
 def _figure_of_turns(name: str, rounds: list[list[float]], goal: float | None = None) -> Figure:
-    """The median of all turns, with the range of the rounds' medians."""
+    """The median of all turns, with the interval of the rounds' medians."""
     value, _, _ = median_and_range(list(chain.from_iterable(rounds)))
-    _, low, high = median_and_range([median(turns) for turns in rounds])
+    low, high = quantile_interval([median(turns) for turns in rounds], 0.5)
     return Figure(name, value, "us", goal, low=low, high=high)
 
 
@@ -171,12 +172,16 @@ async def measure_without_sockets(extent: Extent, cache: Mapping[str, Any], cond
 
 
 def figures_without_sockets(rounds: list[list[tuple[float, float]]]) -> list[Figure]:
-    """rounds: by turn, CPU us of a request without a cache and of a miss. The ranges are those of the rounds."""
+    """rounds: by turn, CPU us of a request without a cache and of a miss. The intervals are those of the rounds."""
     off, miss = ([_fastest_tenth(turn[which] for turn in turns) for turns in (list(chain.from_iterable(rounds)), *rounds)]
                  for which in (0, 1))
     added = [with_cache - without for without, with_cache in zip(off, miss, strict=True)]
-    return [Figure(name, values[0], "us", low=min(values[1:]), high=max(values[1:])) for name, values in (
-        ("CPU that a miss adds, without sockets", added), ("CPU of a request without a cache, without sockets", off))]
+    found = []
+    for name, values in (("CPU that a miss adds, without sockets", added),
+                         ("CPU of a request without a cache, without sockets", off)):
+        low, high = quantile_interval(values[1:], 0.5)
+        found.append(Figure(name, values[0], "us", low=low, high=high))
+    return found
 
 
 def _fastest_tenth(turns_us: Iterable[float]) -> float:
@@ -247,10 +252,10 @@ async def measure_semantic_misses(extent: Extent, conditions: Conditions) -> lis
                 for server in (off, semantic)]
             n_failed += n_off + n_semantic
             added_us.append(semantic_us - off_us)
-        stage_ms = ExactDistribution(await asyncio.to_thread(_measure_stage_ms, semantic, N_TIMED))
+        stages_s = [stage_ms / 1e3 for stage_ms in await asyncio.to_thread(_measure_stage_ms, semantic, N_TIMED)]
     return [Figure.of_rounds("CPU of the loop that a semantic miss adds", added_us, "us"),
-            Figure("stage cache of a semantic miss, p50", stage_ms.quantile(0.5), "ms"),
-            Figure("stage cache of a semantic miss, p99", stage_ms.quantile(0.99), "ms", WITHIN_MS),
+            Figure.quantile_s("stage cache of a semantic miss, p50", stages_s, 0.5),
+            Figure.quantile_s("stage cache of a semantic miss, p99", stages_s, 0.99, WITHIN_MS / 1e3),
             Figure.count("failed requests, semantic", n_failed)]
 
 

@@ -102,12 +102,13 @@ class RandomTurns:
         n_steps = sum(n[f"{how} steps"] for how in ENDS)
         counts = ", ".join(f"{count:,} {what}" for what, count in sorted(n.items()))
         return Finding((
-            Figure("latest end of a budget, past its deadline", self._past_s * 1e3, "ms", WITHIN_MS),
-            Figure("latest end of a cancelled turn, past its cancellation", self._past_cancel_s * 1e3, "ms", WITHIN_MS),
+            Figure.exact("latest end of a budget, past its deadline", self._past_s * 1e3, "ms", WITHIN_MS),
+            Figure.exact("latest end of a cancelled turn, past its cancellation", self._past_cancel_s * 1e3, "ms",
+                         WITHIN_MS),
             Figure.count("Tasks left behind", self._n_left),
             Figure.count("steps that went on and were not named as abandoned", self._n_unreported),
             Figure.count("steps that never ended", n["running steps"]),
-            Figure.percent("steps that were cut off at their end", n["timeout steps"] / n_steps, 0.05, Sense.AT_LEAST),
+            Figure.share("steps that were cut off at their end", n["timeout steps"], n_steps, 0.05, Sense.AT_LEAST),
             Figure.count("turns that were cancelled", n["cancelled turns"], 1.0, Sense.AT_LEAST),
             Figure.count("steps that were abandoned", n["abandoned steps"], 1.0, Sense.AT_LEAST)), (f"{counts}.",))
 

@@ -9,10 +9,10 @@ When wrong: the first WARMUP_S of each phase are excluded, in which the first te
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 
-from stayfast.lab.harness.claim import Figure, Finding
+from stayfast.lab.harness.claim import Figure, Finding, ratio
 from stayfast.lab.harness.virtual import TenantTotals, VirtualClaim, VirtualTenants, chat_request
 from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig
 from stayfast.policy.admission.fair_share import weighted_tokens
@@ -25,6 +25,7 @@ N_PLACES = 32
 N_CALLERS = 40
 AWAY_S = 120.0
 WARMUP_S = 20.0
+N_SLICES = 5  # of the rest of a phase, over which the share's interval is computed
 PROVIDER = ProviderConfig(ttft=Mixture(0.1, 0.5), gaps=GapConfig(0.02, 0.2, 64), fills_max_tokens=True)
 ADMISSION = AdmissionConfig(N_PLACES, QueueConfig(max_wait_s=3000.0, target_wait_s=3000.0))
 PART_TIME = "now and then"
@@ -38,22 +39,23 @@ async def measure(loop: SimLoop, seconds: float, seed: int, weights: Mapping[str
     tenants = VirtualTenants(PROVIDER, {name: TenantConfig(weight=weight) for name, weight in weights.items()}, ADMISSION,
                              loop, seed)
     totals = tenants.ledger.by_tenant
-    service = {is_present: dict.fromkeys(WEIGHTS, 0.0) for is_present in (True, False)}  # is_present: of PART_TIME
+    slices: dict[bool, list[dict[str, float]]] = {True: [], False: []}  # service by tenant; key: PART_TIME is present
     async with asyncio.TaskGroup() as group:
         callers = [group.create_task(_call_forever(tenants, name, Random(seed * 1000 + n), loop))
                    for name in WEIGHTS for n in range(N_CALLERS)]
         while loop.now() < seconds:
             phase_ends_at = loop.now() + AWAY_S
             await asyncio.sleep(WARMUP_S)
-            before = {name: _service(totals.get(name)) for name in WEIGHTS}
             is_present = loop.now() % (2 * AWAY_S) < AWAY_S
-            await asyncio.sleep(phase_ends_at - loop.now())
-            for name in WEIGHTS:
-                service[is_present][name] += _service(totals.get(name)) - before[name]
+            slice_s = (phase_ends_at - loop.now()) / N_SLICES
+            for _ in range(N_SLICES):
+                before = {name: _service(totals.get(name)) for name in WEIGHTS}
+                await asyncio.sleep(slice_s)
+                slices[is_present].append({name: _service(totals.get(name)) - before[name] for name in WEIGHTS})
         for task in callers:
             task.cancel()
     n = sum(each.n for each in totals.values())
-    figures = [figure for is_present, served in service.items() for figure in _share_figures(served, is_present=is_present)]
+    figures = [figure for is_present, served in slices.items() for figure in _share_figures(served, is_present=is_present)]
     return Finding((*figures, tenants.leftover_figure()), (f"{n:,} requests in {seconds / 60:.0f} virtual minutes.",))
 
 
@@ -74,12 +76,13 @@ def _service(totals: TenantTotals | None) -> float:
     return weighted_tokens(totals.input_tokens, totals.tokens - totals.input_tokens) if totals is not None else 0.0
 
 
-def _share_figures(served: Mapping[str, float], *, is_present: bool) -> list[Figure]:
+def _share_figures(slices: Sequence[Mapping[str, float]], *, is_present: bool) -> list[Figure]:
     present = [name for name in WEIGHTS if is_present or name != PART_TIME]
-    all_served, all_weights = sum(served[name] for name in present), sum(WEIGHTS[name] for name in present)
+    all_weights = sum(WEIGHTS[name] for name in present)
     figures = []
     for name in present:
-        share, due = served[name] / all_served, WEIGHTS[name] / all_weights
+        due = WEIGHTS[name] / all_weights
+        off = [(ratio(served[name], sum(served[each] for each in present)) / due - 1) * 100 for served in slices]
         words = "all four" if is_present else "three"
-        figures.append(Figure(f"{words}: {name}, due {due:.1%}: off by", abs(share / due - 1) * 100, "%", WITHIN))
+        figures.append(Figure.mean_distance(f"{words}: {name}, due {due:.1%}: off by", off, "%", WITHIN))
     return figures

@@ -184,11 +184,11 @@ async def send_random_requests(loop: SimLoop, n: int, seed: int, *, is_semantic:
             n_crossed += not _is_own_answer(echoed, identity) or echoed.is_stream is not streams
         names.clear()
     figures = [Figure.count(f"{which}: answers that were made for another tenant", n_crossed),
-               Figure.percent(f"{which}: requests served without a call of their own",
-                              sum(results[result] for result in CACHED) / n, MIN_SERVED, Sense.AT_LEAST)]
+               Figure.share(f"{which}: requests served without a call of their own",
+                            sum(results[result] for result in CACHED), n, MIN_SERVED, Sense.AT_LEAST)]
     if is_semantic:
-        figures.append(Figure.percent(f"{which}: requests answered in other words", results["semantic"] / n, MIN_SEMANTIC,
-                                      Sense.AT_LEAST))
+        figures.append(Figure.share(f"{which}: requests answered in other words", results["semantic"], n, MIN_SEMANTIC,
+                                    Sense.AT_LEAST))
     counts = ", ".join(f"{count:,} {result}" for result, count in sorted(results.items()))
     return Finding(tuple(figures), (f"{n:,} requests, {which}: {counts}.",))
 
@@ -235,8 +235,8 @@ async def send_follow_ups(loop: SimLoop, conversations: Sequence[IsolatedConvers
     return [
         Figure.count(f"follow-ups asked {n_others:,} times below others': answered from a cache", n_taken),
         Figure.count("with answers that were made below another question", sender.n_crossed),
-        Figure.percent("follow-ups below their own, asked again: answered from a cache",
-                       n_own / len(conversations) if conversations else 0.0, MIN_OWN, Sense.AT_LEAST)]
+        Figure.share("follow-ups below their own, asked again: answered from a cache", n_own, len(conversations), MIN_OWN,
+                     Sense.AT_LEAST)]
 
 
 class _FollowUps:

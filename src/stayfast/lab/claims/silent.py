@@ -7,9 +7,10 @@ seconds for one model, a minute for the other.
 
 The gateway has its defaults. Its rivals have a constant, one for the whole route, for each of CONSTANTS_S:
 
-    a timeout      an attempt without a first token by then is closed and repeated, N_TRIES attempts in all, the last of them
+    a timeout      an attempt without a first token by then is closed and repeated, six attempts at most, the last of them
                    without a timeout
-    hedges         the attempt continues, and a second and a third one start, each that long after the previous one
+    hedges         the attempt continues, and a second one starts; or a second and a third one, each that long after the
+                   previous one
 
 A constant meets all goals or is short of some. Each one must be short of at least one, and the note names which: below
 20 s it repeats the reasoning model's honest calls, above 2 s it holds the quick model's clients.
@@ -19,7 +20,8 @@ provider. An attempt of a rival that nothing else ends is repeated after BACKSTO
 not counted. Over sockets the streams are checked byte by byte: each has the role, the id and the text of one attempt. These
 runs are too short for percentiles of the reasoning model.
 
-When wrong: silent calls are independent here. A provider that is silent for all calls of a minute is a matter for breakers.
+When wrong: one request in 8,000 meets three silent calls, and waits for BACKSTOP_S. Silent calls are independent here; a
+provider that is silent for a minute is a matter for breakers.
 """
 
 import asyncio
@@ -31,15 +33,14 @@ from random import Random
 from urllib.parse import urlsplit
 
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense, ratio
-from stayfast.lab.harness.fixed_policy import FixedPolicy, FixedPolicyRun
-from stayfast.lab.harness.intervals import mean_interval, quantile_interval
+from stayfast.lab.harness.fixed_policy import N_TIMEOUT_TRIES, FixedPolicy, FixedPolicyRun
+from stayfast.lab.harness.intervals import mean_interval
 from stayfast.lab.harness.load import LoadSpec, n_failed, waits_s
 from stayfast.lab.harness.loopback import encode_chat_post
 from stayfast.lab.harness.processes import Processes, gateway_settings
 from stayfast.lab.harness.virtual import run_load_virtual, run_virtual_in_thread, simulated_upstream
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.schedule import generate_shots
-from stayfast.lab.load.stats import ExactDistribution
 from stayfast.lab.load.virtual import build_virtual_system
 from stayfast.lab.simulated import FaultKind, FaultRule, GapConfig, Mixture, ModelTiming, ProviderConfig
 from stayfast.lab.simulated.settings import SimulatedUpstream
@@ -58,7 +59,8 @@ BACKSTOP_S = 120.0  # the default of timeouts.first_token_s
 P99_GOALS_S = {QUICK: 1.5, REASONING: 75.0}
 MORE_CALLS = 0.10
 CONSTANTS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-N_TRIES, MAX_TRIES = 3, 16
+KINDS = ((N_TIMEOUT_TRIES, False), (2, True), (3, True))  # attempts at most, and whether they run in parallel
+MAX_TRIES = 16
 N_REMEMBERED = 20_000
 N_BLOCKS = 20
 N_TOKENS = 12
@@ -113,11 +115,11 @@ async def run_in_virtual_time(loop: SimLoop, seconds: float, seed: int) -> dict[
 def make_figures(model: str, result: Result) -> list[Figure]:
     """One model's figures in virtual time."""
     each_s, calls = waits_s(result), result.samples.ints["n_upstream_attempts"]
-    exact, n = ExactDistribution(each_s), len(each_s)
-    low, high = quantile_interval(each_s, 0.99)
+    n = len(each_s)
     low_calls, high_calls = mean_interval(split_means(calls))
-    return [Figure(f"{model}: TTFT p50 (n={n})", exact.quantile(0.5), "s"),
-            Figure(f"{model}: TTFT p99", exact.quantile(0.99), "s", P99_GOALS_S[model], low=low, high=high),
+    return [Figure.quantile_s(f"{model}: TTFT p50 (n={n})", each_s, 0.5),
+            Figure.quantile_s(f"{model}: TTFT p99", each_s, 0.99, P99_GOALS_S[model]),
+            Figure.exact(f"{model}: longest wait", max(each_s, default=nan), "s"),
             Figure(f"{model}: more calls", (ratio(sum(calls), n) - 1) * 100, "%", MORE_CALLS * 100,
                    low=(low_calls - 1) * 100, high=(high_calls - 1) * 100),
             Figure.count(f"{model}: requests without an answer", n_failed(result))]
@@ -160,7 +162,7 @@ class ConstantRun:
 
 def simulate_constants(seconds: float, seed: int) -> list[ConstantRun]:
     """Each constant on the requests of both models."""
-    policies = [FixedPolicy(after_s, N_TRIES, is_hedge=is_hedge) for is_hedge in (False, True) for after_s in CONSTANTS_S]
+    policies = [FixedPolicy(after_s, n_tries, is_hedge=is_hedge) for n_tries, is_hedge in KINDS for after_s in CONSTANTS_S]
     runs = [ConstantRun(policy, {model: FixedPolicyRun(policy, [], 0) for model in TTFT}) for policy in policies]
     dice = [Dice(number, name) for number, name in enumerate(NAMES)]
     for number, model in enumerate(TTFT):
@@ -262,8 +264,8 @@ async def check_streams(seconds: float, seed: int) -> list[Figure]:
                          sum(not check.is_of_one_attempt for check in ended)),
             Figure.count("sockets: calls that stayed silent", n_silent, 1.0, Sense.AT_LEAST),
             Figure.count("sockets: second and further calls", n_calls - len(checks), 1.0, Sense.AT_LEAST),
-            Figure("sockets: longest wait of a client without a byte",
-                   max([check.quiet_s for check in checks], default=nan), "s", MAX_QUIET_S)]
+            Figure.exact("sockets: longest wait of a client without a byte",
+                         max([check.quiet_s for check in checks], default=nan), "s", MAX_QUIET_S)]
 
 
 async def _send_requests(model: str, seconds: float, url: str, rng: Random, checks: list[StreamCheck]) -> None:

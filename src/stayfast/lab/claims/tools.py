@@ -25,7 +25,7 @@ from stayfast.lab.simulated import Mixture
 from stayfast.testing.simloop import SimLoop
 from stayfast.turns import HedgePolicy, budget, step
 
-SERIES_P95_S = 5.2
+SERIES_P95_S = 5.0
 P95_GOAL_S = 2.2
 SPEND_GOAL = 12.0  # %
 TURNS_PER_S = 5.0
@@ -34,6 +34,9 @@ BY_S = 1.0
 HEDGED = 0.12  # maximum share of hedged calls of each kind
 MODEL_HEDGED = 0.11
 ANSWER_S = 2.4  # reserved
+CUT_OFF_S = 0.02  # until a step that is cut off has ended
+MISSING_GOAL, UNANSWERED_GOAL = 0.05, 0.01  # shares of the turns
+N_BATCHES = 10  # of turns, whose spend is compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,21 +105,27 @@ class ToolTurns:
 
 async def measure(loop: SimLoop, n: int, seed: int, *, hedges: bool = True) -> Finding:
     before, after = ToolTurns(loop, Random(seed), hedges=hedges), ToolTurns(loop, Random(seed), hedges=hedges)
-    await before.run_all(n, before.run_in_series)
-    await after.run_all(n, after.run_in_budget)
+    usd: dict[ToolTurns, list[float]] = {before: [], after: []}
+    for turns, run_turn in ((before, before.run_in_series), (after, after.run_in_budget)):
+        for number in range(N_BATCHES):
+            turns.usd = 0.0
+            await turns.run_all(n * (number + 1) // N_BATCHES - n * number // N_BATCHES, run_turn)
+            usd[turns].append(turns.usd)
+    more_spend = [(with_layer / in_series - 1) * 100 for with_layer, in_series in zip(usd[after], usd[before], strict=True)]
     series_s, layer_s = ExactDistribution(before.durations_s), ExactDistribution(after.durations_s)
     note = (f"In series p50 {series_s.quantile(0.5):.2f} s, p99 {series_s.quantile(0.99):.2f} s; with the layer p50 "
             f"{layer_s.quantile(0.5):.2f} s, p99 {layer_s.quantile(0.99):.2f} s.")
     return Finding((
-        Figure("in series: p95 of a turn", series_s.quantile(0.95), "s", SERIES_P95_S * 0.95, Sense.AT_LEAST),
-        Figure("with the layer: p95 of a turn", layer_s.quantile(0.95), "s", P95_GOAL_S),
-        Figure("more spend", (after.usd / before.usd - 1) * 100, "%", SPEND_GOAL),
-        Figure("longest turn, of a budget of 4 s", layer_s.quantile(1.0), "s", TOTAL_S + 0.02),
-        Figure("turns that answered without all of the four", after.n_missing / n * 100, "%", 5.0),
-        Figure("turns that had no answer of the model", after.n_unanswered / n * 100, "%", 1.0)), (note,))
+        Figure.quantile_s("in series: p95 of a turn", before.durations_s, 0.95, SERIES_P95_S, Sense.AT_LEAST),
+        Figure.quantile_s("with the layer: p95 of a turn", after.durations_s, 0.95, P95_GOAL_S),
+        Figure.mean("more spend", more_spend, "%", SPEND_GOAL),
+        Figure.exact("longest turn, of a budget of 4 s", layer_s.quantile(1.0), "s", TOTAL_S + CUT_OFF_S),
+        Figure.share("turns that answered without all of the four", after.n_missing, n, MISSING_GOAL),
+        Figure.share("turns that had no answer of the model", after.n_unanswered, n, UNANSWERED_GOAL)), (note,))
 
 
 TOOLS = VirtualClaim(
-    "tools", f"A turn of retrieval, two tools, a policy check and a model has a p95 of {SERIES_P95_S:g} s in series, and "
-    f"of at most {P95_GOAL_S:g} s through the budget layer, for at most {SPEND_GOAL:g} % more spend.",
+    "tools", f"A turn of retrieval, two tools, a policy check and a model has a p95 of {SERIES_P95_S:g} s or more in "
+    f"series, and of at most {P95_GOAL_S:g} s through the budget layer, for at most {SPEND_GOAL:g} % more spend. At most "
+    f"{MISSING_GOAL:.0%} of the turns lack one of the four, at most {UNANSWERED_GOAL:.0%} the model's answer.",
     measure, "{:,} turns in virtual time, before and after", 50_000, 5_000)

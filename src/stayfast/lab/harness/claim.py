@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite, isnan, nan
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from stayfast.lab.harness.intervals import quantile_interval, share_interval
+from stayfast.lab.harness.intervals import absolute_interval, mean_interval, quantile_interval, share_interval
 from stayfast.lab.load.stats import ExactDistribution
 from stayfast.lab.report.table import TerminalStyle
 
@@ -77,10 +77,24 @@ class Figure(msgspec.Struct, frozen=True):
         return cls.percent(name, ratio(x, n), goal, sense, share_interval(x, n))
 
     @classmethod
-    def quantile_s(cls, name: str, samples_s: Sequence[float], q: float, goal: float | None = None) -> "Figure":
+    def quantile_s(cls, name: str, samples_s: Sequence[float], q: float, goal: float | None = None,
+                   sense: Sense = Sense.AT_MOST) -> "Figure":
         """The quantile q of independent durations in seconds, with its interval."""
         low, high = quantile_interval(samples_s, q)
-        return cls(name, ExactDistribution(samples_s).quantile(q), "s", goal, low=low, high=high)
+        return cls(name, ExactDistribution(samples_s).quantile(q), "s", goal, sense, low, high)
+
+    @classmethod
+    def mean(cls, name: str, batches: Sequence[float], unit: str, goal: float | None = None,
+             sense: Sense = Sense.AT_MOST) -> "Figure":
+        """The mean of independent trials or equal batches, with its interval. NaN if there are none."""
+        low, high = mean_interval(batches)
+        return cls(name, fmean(batches) if batches else nan, unit, goal, sense, low, high)
+
+    @classmethod
+    def mean_distance(cls, name: str, batches: Sequence[float], unit: str, goal: float | None = None) -> "Figure":
+        """How far the mean of equal batches is from 0."""
+        low, high = absolute_interval(*mean_interval(batches))
+        return cls(name, abs(fmean(batches)) if batches else nan, unit, goal, low=low, high=high)
 
     @classmethod
     def of_rounds(cls, name: str, rounds: Sequence[float], unit: str, goal: float | None = None,

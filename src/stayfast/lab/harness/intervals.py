@@ -59,6 +59,14 @@ def mean_interval(batches: Sequence[float]) -> tuple[float, float]:
     return fmean(batches) - half, fmean(batches) + half
 
 
+def absolute_interval(low: float, high: float) -> tuple[float, float]:
+    """The interval of |x|, from that of x."""
+    if isnan(low) or isnan(high):
+        return nan, nan
+    ends = sorted((abs(low), abs(high)))
+    return (0.0 if low <= 0 <= high else ends[0]), ends[1]
+
+
 def block_interval(samples: Sequence[float], q: float, *, seed: int = 1, n_blocks: int = N_BLOCKS) -> tuple[float, float]:
     """The interval of the quantile q of samples in the order of time, which are resampled in blocks of neighbours. An end
     that independent samples could not bound is infinite.

@@ -21,6 +21,7 @@ from stayfast.lab.load.schedule import Prompts, ScheduleLimit, Workload
 from stayfast.lab.load.stats import ExactDistribution
 
 LONG_S: Final = 5.0
+WATCH_EVERY_S: Final = 0.005
 BLOCK_S: Final = 5.0  # several targets get the load in turns of this length
 
 
@@ -156,6 +157,31 @@ def n_failed(result: Result) -> int:
 def max_lag_ms(results: Iterable[Result]) -> float:
     """The longest time by which the client's event loop was late."""
     return max((result.health.loop_lag_max_s for result in results), default=0.0) * 1e3
+
+
+class LoopWatch:
+    """Measures by how much this event loop is late while the context is open. max_lag_s: the maximum so far."""
+
+    def __init__(self) -> None:
+        self.max_lag_s = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> "LoopWatch":
+        self._set_timer()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _set_timer(self) -> None:
+        due_at = self._loop.time() + WATCH_EVERY_S
+        self._timer = self._loop.call_at(due_at, self._measure, due_at)
+
+    def _measure(self, due_at: float) -> None:
+        self.max_lag_s = max(self.max_lag_s, self._loop.time() - due_at)
+        self._set_timer()
 
 
 def spoil_reason(results: Mapping[str, Result]) -> str | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from math import inf
 from random import Random
@@ -39,6 +39,7 @@ from stayfast.wire.request_body import decode
 
 P = ParamSpec("P")
 T = TypeVar("T")
+SEED_STEP: Final = 0x9E3779B1  # odd, so that no two seeds give the same; large, so that seeds of neighbours differ
 HEAVY_TAIL: Final = Mixture(0.191, 0.5, 0.068, 3.66, 0.745)  # p99 8 s
 
 
@@ -87,6 +88,11 @@ def system_with_sink(settings: Settings, sink: Sink, loop: SimLoop, rng: Random)
     observers = Observers(settings, loop)
     observers.sink = sink
     return build(settings, observers, {}, loop, rng)
+
+
+def seed_provider(config: ProviderConfig, seed: int) -> ProviderConfig:
+    """The provider with draws of its own for each seed of a run, and for each seed that it has itself."""
+    return replace(config, seed=(config.seed + seed * SEED_STEP) % 2**32)
 
 
 def simulated_upstream(system: System, name: str) -> Simulated:
@@ -184,12 +190,15 @@ class TenantLedger:
 
 
 class VirtualTenants:
-    """A gateway with tenants, on one virtual loop. sink: receives the facts in place of `ledger`."""
+    """A gateway with tenants, on one virtual loop. The provider's draws depend on `seed`. sink: receives the facts in place
+    of `ledger`.
+    """
 
     def __init__(self, provider: ProviderConfig, tenants: Mapping[str, TenantConfig], admission: AdmissionConfig,
                  loop: SimLoop, seed: int, *, price: Price | None = None, sink: Sink | None = None) -> None:
         prices = {MODEL: price} if price is not None else {}
-        upstream = SimulatedUpstream(provider=provider, probe=False, prices=prices, limit=LimitConfig(mode="off"))
+        upstream = SimulatedUpstream(provider=seed_provider(provider, seed), probe=False, prices=prices,
+                                     limit=LimitConfig(mode="off"))
         settings = Settings(upstreams={UPSTREAM: upstream}, routes={MODEL: RouteSettings((UPSTREAM,))}, tenants=tenants,
                             admission=admission, log=LogSettings(level="error", requests=False))
         self.ledger = TenantLedger()

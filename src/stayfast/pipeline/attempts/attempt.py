@@ -72,8 +72,10 @@ class Attempt:
             n_bytes -= aim.note_sent(member.upstream.name, self.began_at)
         n_tokens = n_bytes // BYTES_A_TOKEN
         norm = member.baselines.baseline_for(call.model, n_tokens, not is_incremental)
-        predictor = member.predictor
-        self._guess = predictor.start_call(n_tokens) if predictor is not None and is_incremental else None
+        predictors = member.predictors
+        self._guess = None
+        if predictors is not None and is_incremental:
+            self._guess = predictors.of(call.model[:MAX_NAME]).start_call(n_tokens)
         self._place = acquire_permit(member, norm, self.began_at, call.model, n_tokens=n_tokens, lane=lane)
 
     def open(self) -> Coroutine[Any, Any, AnswerStream]:
@@ -286,9 +288,10 @@ async def read_to_first_token(attempt: Attempt, stream: AnswerStream) -> Chunk:
 
 async def read_whole(attempt: Attempt, stream: AnswerStream, watch: RequestTimeouts, idle_s: float, clock: Clock) -> Chunk:
     """Read the whole answer."""
-    has_started = False
+    has_started, n_progress = False, 0
     while (chunk := await stream.next()) is not None and not chunk.data:
-        if attempt.is_incremental and (chunk.n_content or has_started):  # else it is timed as a whole
+        has_moved, n_progress = stream.summary.n_progress != n_progress, stream.summary.n_progress
+        if attempt.is_incremental and (chunk.n_content or (has_started and has_moved)):  # else it is timed as a whole
             now = clock.now()
             watch.arm("idle_s", idle_s, now)
             if not has_started:

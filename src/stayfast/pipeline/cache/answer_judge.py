@@ -3,10 +3,11 @@
 import re
 from typing import Final, Protocol
 
-from stayfast.policy.cache.lexical import find_difference, parse_wording, shares_template
+from stayfast.policy.cache.answer_comparison import NO, SHORT, YES, compare_answers
+from stayfast.policy.cache.lexical import parse_wording, shares_template
 from stayfast.stores.embedder import Embedders, NoEmbedder
 
-N_SHORT_WORDS = 40  # up to this length opposites make answers different; in longer ones only numbers, names and "not" do
+N_SHORT_WORDS = SHORT  # up to this length all rules about words count; in longer answers only numbers, names and negation
 MAX_CHARS = 4000  # longer answers are equivalent only if they are identical: the embedder does not read their end
 _MARKER: Final = re.compile(r"(?m)^\s*\d{1,2}[.)]\s")  # the number of a list item, which is no figure
 
@@ -18,17 +19,32 @@ class Sameness(Protocol):
     def miss_share(self) -> float:
         """The upper 95 % bound of the share of different answers that this judge calls the same; 0.0: it is not measured."""
 
-    async def is_same(self, one: str, other: str) -> bool | None:
-        """Whether two answers are equivalent; None: unknown, and nothing is learned."""
+    def note_call(self) -> None:
+        """The route made a call, whose answer may be compared."""
+
+    async def is_same(self, one: str, other: str, question: str = "", model: str = "") -> bool | None:
+        """Whether two answers are equivalent; None: unknown, and nothing is learned. question: that of `one`. model: of the
+        request for `one`.
+        """
+
+
+def has_same_words(one: str, other: str) -> bool:
+    """Whether two answers are the same words in the same order, apart from capitals, punctuation and list numbers."""
+    return one == other or (max(len(one), len(other)) <= MAX_CHARS and _words_of(one) == _words_of(other))
+
+
+def _words_of(answer: str) -> tuple[str, ...]:
+    return parse_wording(_MARKER.sub("", answer)).words
 
 
 class ByMeaning:
-    """Two answers are equivalent if they have the same words, or a cosine of at least `least` and no difference that counts.
+    """Two answers are equivalent by their words (`policy.cache.answer_comparison`), or if the words leave it open and their
+    vectors have a cosine of at least `least`.
 
-    Numbers, negation, names and word order make answers of any length different. So do different words in the same template,
-    because the vectors of two filled-in forms are nearly equal. Opposites make short answers different. In doubt, answers
-    count as different: this error costs hits, the opposite error would falsify the error figure. A hard case is never
-    "unknown", because the hard cases are those that are wrong. The embedder reads only the beginning of a long answer.
+    Different words in the same template count as different, because the vectors of two filled-in forms are nearly equal.
+    So do, up to N_SHORT_WORDS words, further content and another order. In doubt, answers count as different: this error
+    costs hits, the opposite error would falsify the error figure. A hard case is never "unknown", because the hard cases are
+    those that are wrong. The embedder reads only the beginning of a long answer. Its own error is not measured.
     """
 
     __slots__ = ("_embedding", "_least")
@@ -39,18 +55,20 @@ class ByMeaning:
         self._embedding = embedding
         self._least = least
 
-    async def is_same(self, one: str, other: str) -> bool | None:
-        if one == other:
+    def note_call(self) -> None:
+        """It has no costs to limit."""
+
+    async def is_same(self, one: str, other: str, question: str = "", model: str = "") -> bool | None:
+        if has_same_words(one, other):
             return True
         if max(len(one), len(other)) > MAX_CHARS:
             return False
+        found = compare_answers(one, other)
+        if found.verdict in (YES, NO):
+            return found.verdict is YES
         first, second = parse_wording(_MARKER.sub("", one)), parse_wording(_MARKER.sub("", other))
-        if first.words == second.words:
-            return True
-        why = find_difference(first, second)
-        if why and (why != "opposites" or max(len(first.words), len(second.words)) <= N_SHORT_WORDS):
-            return False
-        if shares_template(first, second):
+        is_short = max(len(first.words), len(second.words)) <= N_SHORT_WORDS
+        if (is_short and found.why != "words") or shares_template(first, second):
             return False
         if self._embedding.background is None:
             return None

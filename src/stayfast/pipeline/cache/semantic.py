@@ -10,6 +10,7 @@ lookup in an empty scope needs no embedding. All labels come from `Sameness`: wh
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Protocol
@@ -53,9 +54,10 @@ class Verifier(Protocol):
         """Whether an answer that was made for another question also answers this one."""
 
 
-N_COMPARED = 5  # answers of neighbours that a new one is compared with
+N_COMPARED = 4  # answers that a new one is compared with: the judged one, and others with most neighbours
 MAX_BYTES_A_CHAR = 4
-MAX_PENDING = 64  # answers that wait for their comparison; beyond it, the newest is not compared
+MAX_PENDING = 256  # answers that are compared at the same time; beyond it, the newest is not compared
+ALIKE = 0.6  # cosine from which a question waits for the comparison of another, which may add the answer that it needs
 _CONVERSATIONS = frozenset((Api.CHAT, Api.MESSAGES, Api.RESPONSES))
 
 
@@ -82,6 +84,14 @@ class SemanticHit(Struct, frozen=True):
     p: float
     query: SemanticQuery
     is_audited: bool
+
+
+class _Comparison(Struct, frozen=True, eq=False):
+    """A question whose answer is being compared."""
+
+    scope: bytes
+    row: "Floats"
+    is_over: asyncio.Event
 
 
 class SemanticStats(Struct, frozen=True):
@@ -123,7 +133,7 @@ class SemanticCache:
         self._sink = sink
         self.is_ready = is_ready
         self._tasks = BackgroundTasks()
-        self._one_by_one = asyncio.Lock()  # otherwise two equal answers, learned at once, would both be added
+        self._comparisons: list[_Comparison] = []  # those that run, oldest first
 
     def configure(self, config: SemanticConfig, verifier: Verifier | None) -> bool:
         """Take new settings. False, and nothing has changed, if what was learned is useless with them: another judge,
@@ -262,35 +272,54 @@ class SemanticCache:
             self._record_label(query, judgement.nearest.answer, judgement, is_right=False)
 
     async def _learn(self, query: SemanticQuery, request: Request, key: bytes, stored: CachedAnswer) -> None:
-        async with self._one_by_one:
-            if query.row is None:
-                embedder = self.embedding.background
-                if embedder is None or not self.is_ready or not embedder.is_whole(query.text):
-                    return
-                try:
-                    query.row = (await embedder.embed([query.text]))[0]
-                except NoEmbedder:
-                    return
-            if query.judgement is None:
-                self._judge(query)
-            answer = await self._find_same_answer(query, request, read_stored_text(request, stored.body))
-            self._add_question(query, query.row, answer, key)
+        if query.row is None:
+            embedder = self.embedding.background
+            if embedder is None or not self.is_ready or not embedder.is_whole(query.text):
+                return
+            try:
+                query.row = (await embedder.embed([query.text]))[0]
+            except NoEmbedder:
+                return
+        if query.judgement is None:
+            self._judge(query)
+        row, comparison = query.row, _Comparison(query.scope, query.row, asyncio.Event())
+        earlier = [one for one in self._comparisons
+                   if one.scope == query.scope and float(one.row @ row) >= ALIKE]
+        self._comparisons.append(comparison)
+        try:
+            for one in earlier:
+                await one.is_over.wait()
+            known = self.index.find_neighbours(query.scope, row) if query.scope in self.index.scopes else []
+            text = read_stored_text(request, stored.body)
+            answer, is_decided = await self._find_same_answer(query, known, request, text)
+            if is_decided:
+                self._add_question(query, row, known, answer, key)
+        finally:
+            self._comparisons.remove(comparison)
+            comparison.is_over.set()
 
-    async def _find_same_answer(self, query: SemanticQuery, request: Request, text: str) -> int | None:
-        """The neighbour's answer that is equivalent. The comparison with the judged one is a label."""
-        judgement = query.judgement
+    async def _find_same_answer(self, query: SemanticQuery, known: list[Neighbour], request: Request,
+                                text: str) -> tuple[int | None, bool]:
+        """The neighbour's answer that is equivalent, None if all differ; and False if a comparison had no result, so that
+        nothing is known. The comparison with the judged answer is a label.
+        """
+        judgement, is_decided = query.judgement, True
         judged = judgement.nearest.answer if judgement is not None and judgement.nearest and judgement.features else None
-        answers = [one.answer for one in query.neighbours] if judged is None else [
-            judged, *[one.answer for one in query.neighbours]]
+        votes = Counter(one.answer for one in known)  # in the order of the neighbours, where equal
+        answers = ([] if judged is None else [judged]) + [answer for answer, _ in votes.most_common()]
         for answer in list(dict.fromkeys(answers))[:N_COMPARED]:
             _, stored = await self._read_stored(query.scope, answer, self._clock.now() + self.config.lookup_timeout_s)
-            is_same = await self.sameness.is_same(text, read_stored_text(request,
-                                                                         stored.body)) if stored is not None else None
-            if is_same is not None and answer == judged and judgement is not None:
+            if stored is None:
+                continue
+            is_same = await self.sameness.is_same(text, read_stored_text(request, stored.body), query.text, request.model)
+            if is_same is None:
+                is_decided = False
+                continue
+            if answer == judged and judgement is not None:
                 self._record_label(query, answer, judgement, is_right=is_same)
             if is_same:
-                return answer
-        return None
+                return answer, True
+        return None, is_decided
 
     def _record_label(self, query: SemanticQuery, answer: int, judgement: Judgement, *, is_right: bool) -> None:
         n_audits = self.learning.note_audit_judged(query.tenant) if query.was_given else 1.0
@@ -310,11 +339,11 @@ class SemanticCache:
         if indexed is not None and label.answer in indexed.keys:
             indexed.votes.record_judgement(label.answer, is_right=label.is_right, was_given=label.was_given)
 
-    def _add_question(self, query: SemanticQuery, row: "Floats", answer: int | None, key: bytes) -> None:
-        nearest = query.neighbours[0] if query.neighbours else None
-        if nearest is not None and nearest.wording.words == query.wording.words:
-            self.index.remove(nearest.key)  # the same question
-        spread = next((one.cosine for one in query.neighbours if one.answer == answer), USUAL_SPREAD)
+    def _add_question(self, query: SemanticQuery, row: "Floats", known: list[Neighbour], answer: int | None,
+                      key: bytes) -> None:
+        if known and known[0].wording.words == query.wording.words:
+            self.index.remove(known[0].key)  # the same question
+        spread = next((one.cosine for one in known if one.answer == answer), USUAL_SPREAD)
         self.index.add_question(query.scope, query.wording, row, answer=answer, answer_key=key, spread=spread)
 
     def begin_logging(self, log: LabelLog | None) -> None:

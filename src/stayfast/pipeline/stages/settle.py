@@ -18,7 +18,7 @@ CLIENT_LEFT = 499  # as nginx logs it
 
 
 class Settle:
-    """Emits one RequestDone a request, and one Renewed a background refresh."""
+    """Emits one RequestDone a request, one Renewed a background refresh, and nothing for a judgement."""
 
     __slots__ = ("_clock", "_owners", "_sink")
 
@@ -37,6 +37,8 @@ class Settle:
         ex.ledger.enter(SETTLE)
         ex.timeouts.stop()
         arrival, request, record = ex.arrival, ex.request, ex.record
+        if arrival.is_judgement:
+            return  # no request of a client; its attempts were reported, with their cost
         if arrival.is_refresh:
             result = "refreshed" if why is None else "shed" if isinstance(why, Shed) else "failed"
             self._sink.emit(Renewed(ex.route or "", result, self._clock.now() - arrival.accepted_at))

@@ -1,5 +1,6 @@
 """Word lists of the languages in which questions may share answers: only English."""
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,17 +12,25 @@ class Lexicon:
     """Word lists of one language, in lower case and without apostrophes.
 
     negators: words that negate a sentence. opposites: for each stem, the stems of opposite meaning. fillers: words without
-    content, which also identify the language. pointing: first words of a question that refer to earlier text. volatile:
-    words of questions whose answer changes soon. personal: words of questions whose answer depends on the person. numbers:
-    number words and their digits, without "one", which is often a pronoun ("how could one").
+    content, which also identify the language. pointing: first words of a question that refer to earlier text. pronouns:
+    words that may do so in any place. volatile: words of questions whose answer changes soon; so does the answer to one with
+    a word of rates and one of markets. personal: words of the client; possessive: those of what the client has. state:
+    matches questions about the client's data or state; generic: questions of how to do something. numbers: number words and
+    their digits, without "one", which is often a pronoun ("how could one").
     """
 
     negators: frozenset[str]
     opposites: dict[str, frozenset[str]]
     fillers: frozenset[str]
     pointing: frozenset[str]
+    pronouns: frozenset[str]
     volatile: frozenset[str]
+    rates: frozenset[str]
+    markets: frozenset[str]
     personal: frozenset[str]
+    possessive: frozenset[str]
+    state: re.Pattern[str]
+    generic: re.Pattern[str]
     numbers: dict[str, str]
 
 
@@ -39,6 +48,9 @@ def _opposites(pairs: str) -> dict[str, frozenset[str]]:
     for word, others in found.items():
         stems.setdefault(stem_word(word), set()).update(map(stem_word, others))
     return {stem: frozenset(others) for stem, others in stems.items()}
+
+
+_OF_STATE: Final = "(?:is|was|are|were|will|did|has|have|had|isnt|wasnt|arent|werent|wont|didnt|hasnt|havent|cant)"
 
 
 ENGLISH: Final = Lexicon(
@@ -78,10 +90,32 @@ ENGLISH: Final = Lexicon(
     pointing=_words(
         "it its this that these those they them their he him his she her and or but so also then again instead same else "
         "another ok okay yes no continue more"),
+    pronouns=_words("it its this that these those they them their he him his she her"),
     volatile=_words(
-        "today tonight tomorrow yesterday now currently current latest recent recently newest live price prices pricing "
-        "cost weather forecast news score stock upcoming"),
-    personal=_words("my mine our ours me myself ourselves im ive"),
+        "today todays tonight tonights tomorrow tomorrows yesterday yesterdays now currently current latest weather "
+        "forecast news score scores headlines"),
+    rates=_words("price prices rate rates quote value worth trading"),
+    markets=_words("stock stocks share shares bitcoin btc crypto ethereum eth dogecoin gold silver oil gas petrol diesel "
+                   "index nasdaq dow bond bonds commodity commodities"),
+    personal=_words("my mine our ours me myself ourselves i im ive id ill we"),
+    possessive=_words("my mine our ours myself ourselves im ive"),
+    state=re.compile(
+        r"\b(?:where|when|why|what|which|who|how much|how long|how many|how)(?:s| " + _OF_STATE + r") (?:my|our)\b(?! own\b)"
+        r"|^(?:\w+ ){0,2}?" + _OF_STATE + r" (?:my|our)\b|^(?:does|doesnt) (?:my|our)\b"
+        r"|\b(?:was|were|wasnt|am|have|havent|did|didnt|had) (?:i|we)\b(?! able)"
+        r"|\b(?:i|we) (?:was|were|have been|got|owe|owed)\b"
+        r"|\bdo (?:i|we) (?:still |already )?(?:have(?! to\b)|owe|get charged)\b"
+        r"|\b(?:status|state|balance|details|history) of (?:my|our)\b"
+        r"|\b(?:can|could|would|will) you (?:please )?(?!(?:tell|explain|show) me how)\w+ (?:\w+ )?(?:my|our|me my)\b"
+        r"|^(?:please )?(?:cancel|show|check|send|give|tell|find|get|change|delete|close|update|block|freeze|activate|track|"
+        r"refund) (?:me )?(?:my|our)\b"),
+    generic=re.compile(
+        r"\bhow (?:do|can|could|would|should|might|to|does)\b|\b(?:can|could|may|should|must) (?:i|we|you|one|anyone)\b"
+        r"|\b(?:is|are) there\b|\bis it (?:\w+ )?(?:possible|ok|okay|safe|allowed|legal)\b"
+        r"|\bwhat (?:happens|if|about|does)\b"
+        r"|\b(?:what|where|which|who|when|how often) (?:\w+ )?(?:do|can|should|could|must|would) (?:i|we)\b"
+        r"|\bdo (?:i|we) (?:need|have to)\b|\b(?:i|we) (?:want|need|would like|wish) to\b|\bid like to\b|\bable to\b"
+        r"|\bdo you\b"),
     numbers=dict(pair.split("/") for pair in _words(
         "zero/0 two/2 three/3 four/4 five/5 six/6 seven/7 eight/8 nine/9 ten/10 eleven/11 twelve/12 thirteen/13 fourteen/14 "
         "fifteen/15 sixteen/16 seventeen/17 eighteen/18 nineteen/19 twenty/20 thirty/30 forty/40 fifty/50 sixty/60 "

@@ -111,7 +111,7 @@ KINDS: Final = _index_words({
     "tier": "basic standard business starter gold silver platinum trial",
     "ask": "when where who why how_much how_many how_old how_far how_often",
 })
-STRICT: Final = _words("cadence currency limit month season variant weekday")
+STRICT: Final = _words("cadence currency language limit month season variant weekday")
 NEAR: Final = _words("ask limit quantity")
 
 SYNONYMS: Final = _index_groups(

@@ -174,7 +174,9 @@ class SemanticConfig:
         "Cosine needed if the question has a word new to the answer; 0.8 is careful but costs hits. 0: any.",
         minimum=0, maximum=1)] = 0.0
     judge: Annotated[str, SettingDoc(
-        "Route whose model decides whether two similar answers are the same. Empty: they are.")] = ""
+        "Compares answers. auto: the route's own model; ROUTE: that route's; local: rules about words.")] = "auto"
+    judge_share: Annotated[float, SettingDoc(
+        "Most requests to the judge per call of the route; beyond it, nothing is learned.", minimum=0, maximum=10)] = 2.0
     verify: Annotated[str, SettingDoc(
         "Route whose model must confirm each hit, within `lookup_timeout_s` and `budget.cache`. Empty: none.")] = ""
     eligible: Annotated[EligibleConfig, SettingDoc(
@@ -183,6 +185,10 @@ class SemanticConfig:
     def __post_init__(self) -> None:
         check_bounds(self)
         self.calibration_config()
+
+    def judge_route(self, route: str) -> str:
+        """The route whose model compares the answers of `route`; empty: none does."""
+        return "" if self.judge in ("", "local") else route if self.judge == "auto" else self.judge
 
     def calibration_config(self) -> CalibrateConfig:
         """The settings of the calibration. Raises ValueError naming the field that is out of bounds."""

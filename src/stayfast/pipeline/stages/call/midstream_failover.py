@@ -72,6 +72,14 @@ class FailoverStream:
                 and target.member.is_healthy(now, target.model or model)]
         return sorted(able, key=lambda target: target.member is mine)
 
+    def usual_ttft_s(self, targets: Sequence[Target]) -> float:
+        """The usual time to a first token of this model at the best of the targets; 0: unknown."""
+        if not targets:
+            return 0.0
+        request, baselines = self._ex.request, targets[0].member.baselines
+        model, n_tokens = targets[0].model or request.model, len(request.body) // BYTES_A_TOKEN
+        return baselines.baseline_for(model, n_tokens, is_whole=False).baseline_s or baselines.all.baseline_s
+
     def refusal(self, targets: list[Target], n_sent: int, now: float) -> str:
         """Why no continuation may be started now, in one word; empty: it may. n_sent: tokens so far."""
         plan = self._plan
@@ -79,7 +87,7 @@ class FailoverStream:
             return "tries"
         if not targets:
             return "busy"
-        least_s = max(targets[0].member.baselines.all.baseline_s, plan.route.retry.min_remaining_s)
+        least_s = max(self.usual_ttft_s(targets), plan.route.retry.min_remaining_s)
         if self._ex.ledger.ends_at - now < least_s:
             return "deadline"
         return "" if self._has_budget(targets[0], self._weight(n_sent), now) else "budget"
@@ -334,7 +342,7 @@ class StreamGuard:
             return
         silent_s = self._silent_s + now - self._waits_since
         targets = self._failover.targets(self._attempt.member, now)
-        self._limit_s = self._pulse.limit_s(flow, targets[0].member.baselines.all.baseline_s if targets else 0.0, now)
+        self._limit_s = self._pulse.limit_s(flow, self._failover.usual_ttft_s(targets), now)
         if silent_s < self._limit_s:
             self._check_in(min(CHECK_EVERY_S, max(LEAST_S, self._limit_s - silent_s)))
             return
