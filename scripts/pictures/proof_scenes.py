@@ -13,7 +13,7 @@ from stayfast.policy.resilience.hedge import HedgeConfig
 def hedging(n: int, seed: int) -> tuple[Line, Line]:
     """The two providers of `prove tail`."""
     load = tail.tail_load(n / tail.TAIL_RPS)
-    off, on = (waits_s(run_virtual(tail.run_in_virtual_time, tail.HEAVY_TAILED, config, load, seed))
+    off, on = (waits_s(run_virtual(tail.run_in_virtual_time, tail.heavy_tailed(seed), config, load, seed))
                for config in (HedgeConfig("off"), HedgeConfig()))
     return Line("hedging off", off), Line("on, nothing set", on)
 

@@ -23,9 +23,9 @@ from stayfast.lab.semantic_eval.evaluate import (
     of_pairs,
     one_pass,
 )
-from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
+from stayfast.policy.cache.calibration import CalibrateConfig
 from stayfast.policy.cache.eligibility import EligibleConfig
-from stayfast.policy.cache.similarity import N_FEATURES, FixedThreshold
+from stayfast.policy.cache.similarity import FixedThreshold
 from tests.bench.phrased import Words, as_csv, phrased
 
 PLAIN = TerminalStyle(is_on=False)
@@ -107,14 +107,14 @@ def evaluation(questions: Questions) -> Evaluation:
 def test_calibrated_pass_stays_within_its_bound(questions: Questions) -> None:
     """It learns, answers, stays within its bound, and counts all outcomes."""
     vectors = Words().embed_all(questions.texts)
-    passed = one_pass(questions, vectors, Calibrator(CalibrateConfig(max_error=0.1), N_FEATURES), EligibleConfig(), seed=1)
+    passed = one_pass(questions, vectors, CalibrateConfig(max_error=0.1), EligibleConfig(), seed=1)
     whole, second = passed.whole, passed.second
     assert whole.n == len(questions.texts) == sum(passed.why.values())
     assert whole.n_hits == passed.why["hit"] > 300
     assert whole.error <= 0.1
     assert second.hit_rate > whole.hit_rate
     assert whole.n - whole.n_hits <= passed.n_stored + sum(passed.why[why] for why in ("short", "volatile", "personal"))
-    again = one_pass(questions, vectors, Calibrator(CalibrateConfig(max_error=0.1), N_FEATURES), EligibleConfig(), seed=1)
+    again = one_pass(questions, vectors, CalibrateConfig(max_error=0.1), EligibleConfig(), seed=1)
     assert again.whole == whole
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
-from stayfast.pipeline.cache.semantic import ByMeaning, SemanticCache, SemanticHit
+from stayfast.pipeline.cache.answer_judge import ByMeaning
+from stayfast.pipeline.cache.semantic import SemanticCache, SemanticHit
 from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.stores.base import CachedAnswer
 from stayfast.stores.batched_embedder import BatchedEmbedder

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from stayfast.core.events import SemanticLookup
 from stayfast.core.types import Request
+from stayfast.pipeline.cache.answer_judge import ByMeaning
 from stayfast.pipeline.cache.labels import LabelRecord, Learning
 from stayfast.pipeline.cache.route_cache import RouteCache
-from stayfast.pipeline.cache.semantic import ByMeaning, SemanticCache, Verifier
+from stayfast.pipeline.cache.semantic import SemanticCache, Verifier
 from stayfast.pipeline.cache.semantic_index import LabelLog
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.cache.freshness import CacheConfig

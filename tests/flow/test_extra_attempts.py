@@ -96,7 +96,7 @@ def test_hedge_avoids_a_target_that_is_slow_now() -> None:
     async def main(loop: SimLoop) -> None:
         rig = hedging_rig(loop, [SLOW], [QUICK], [QUICK])
         for _ in range(20):
-            rig.router.routes[MODEL].hedging.late_streak("up1", is_whole=False).record_late(loop.now())
+            rig.router.routes[MODEL].hedging.late_streak(("up1", MODEL), is_whole=False).record_late(loop.now())
         assert [attempt.upstream for attempt in (await serve(rig)).attempts] == ["up0", "up2"]
 
     run(main)

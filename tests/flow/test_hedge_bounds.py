@@ -72,13 +72,13 @@ def test_hedge_delay_grows_with_blocked_hedges() -> None:
     """The samples are the same; blocked hedges in the last minute make the next hedge later."""
     def planned_after_s(n_blocked: int) -> float:
         rng, hedging = Random(4), Hedging(HedgeConfig(budget=0.1), RetryConfig())
-        tokens, weight = hedging.first_tokens("a", 400, is_whole=False), weight_of(400)
+        tokens, weight = hedging.first_tokens(("a", "m"), 400, is_whole=False), weight_of(400)
         for _ in range(1000):
             tokens.start_attempt(rng, 50.0 - rng.lognormvariate(-1.6, 1.0))
             tokens.record_first_token(rng, 50.0)
             hedging.budget.deposit(weight, 50.0)
         for _ in range(n_blocked):
             hedging.budget.record_blocked_hedge(weight, 50.0)
-        return hedging.plan_hedge("a", "a", 400, 51.0, is_whole=False).after_s
+        return hedging.plan_hedge(("a", "m"), ("a", "m"), 400, 51.0, is_whole=False).after_s
 
     assert planned_after_s(0) < planned_after_s(100) < planned_after_s(150)

@@ -1,10 +1,10 @@
-"""What counts as silence: pings keep a running stream alive, buy no time before its first token, and fill no memory."""
+"""What counts as silence: pings buy no time, neither before the first token nor after it, and fill no memory."""
 
 import msgspec
 import pytest
 
 from stayfast.core.deadline import Timeouts
-from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.core.errors import DeadlineExceeded, Fault, UpstreamFailed
 from stayfast.core.types import Api, Request
 from stayfast.pipeline.attempts import attempt as lead
 from stayfast.testing import SendBytes, SendText, SimLoop, Wait, run
@@ -21,15 +21,28 @@ def messages() -> Request:
     return decode(Api.MESSAGES, msgspec.json.encode(body))
 
 
-def test_pings_keep_a_translated_stream_alive() -> None:
-    """`idle_s` counts from the last read, also where it holds nothing for the client."""
+@pytest.mark.parametrize("is_translated", [True, False])
+def test_pings_do_not_delay_the_idle_limit(is_translated: bool) -> None:
+    """`idle_s` counts from the last progress: a client of another dialect gets no byte of a ping."""
 
     async def main(loop: SimLoop) -> None:
-        rig = Rig(loop, [(SendText("a"), *(Wait(2), PING) * 3, Wait(2), SendText("b"))], timeouts=Timeouts(idle_s=3))
+        rig = Rig(loop, [(SendText("a"), *(Wait(2), PING, Wait(0.2), ROLE) * 3)], timeouts=Timeouts(idle_s=3))
+        reply = await rig.serve(messages() if is_translated else chat())
+        with pytest.raises(DeadlineExceeded) as late:
+            await read(reply)
+        assert (late.value.limit, loop.now()) == ("idle_s", 3.0)
+        assert "3 s" in late.value.message
+
+    run(main)
+
+
+def test_pings_between_tokens_do_not_end_an_answer() -> None:
+    async def main(loop: SimLoop) -> None:
+        words = [step for word in "abc" for step in (SendText(word), Wait(2), PING, Wait(0.5))]
+        rig = Rig(loop, [words], timeouts=Timeouts(idle_s=3))
         body = await read(await rig.serve(messages()))
-        assert body.count(b"text_delta") == 2
+        assert body.count(b"text_delta") == 3
         assert b"message_stop" in body
-        assert loop.now() == 8.0
 
     run(main)
 

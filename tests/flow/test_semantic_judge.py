@@ -7,7 +7,7 @@ from random import Random
 import pytest
 import uvloop
 
-from stayfast.pipeline.cache.semantic import N_SHORT_WORDS
+from stayfast.pipeline.cache.answer_judge import N_SHORT_WORDS
 from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.stores.onnx_embedder import OnnxEncoder
 from tests.flow.real_embedder import LearningCache, weights

@@ -38,7 +38,7 @@ class Replica(SemanticRig):
             journal.start(hear)
             return journal
 
-        self.semantic.share(log)
+        self.semantic.share(log, Random(seed).randbytes(8))
 
     @property
     def n_log_reads(self) -> Counter[str]:

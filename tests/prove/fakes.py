@@ -14,6 +14,7 @@ NAN = float("nan")
 HOLDS = Finding((Figure("time to nothing", 1.25, "ms", 50.0, low=0.5, high=2.0), Figure("clients", 10.0, "")), ("A note.",))
 FALLS_SHORT = Finding((Figure("time to nothing", 51.0, "ms", 50.0), Figure("share", 99.0, "%", 100.0, Sense.AT_LEAST),
                        Figure("never taken", NAN, "ms", 1.0)))
+OPEN = Finding((Figure("time to nothing", 45.0, "ms", 50.0, low=40.0, high=60.0),))
 SPOILED = Finding((Figure("time to nothing", 1.0, "ms", 50.0),), spoiled="the client was late")
 
 
@@ -67,7 +68,7 @@ class Endless:
 
 def fakes() -> dict[str, Claim]:
     claims: tuple[Claim, ...] = (
-        Fake("good"), Fake("bad", FALLS_SHORT), Fake("void", SPOILED),
+        Fake("good"), Fake("bad", FALLS_SHORT), Fake("void", SPOILED), Fake("open", OPEN),
         Fake("broken", failed="`stayfast sim` did not start:\nno such preset"), Endless(), Computing())
     return {claim.name: claim for claim in claims}
 

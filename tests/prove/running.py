@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from stayfast.lab.harness.claim import Claim, Conditions, Figure, Finding
+from stayfast.lab.harness.claim import Claim, Conditions, Figure, Finding, Verdict
 
 N_TRIES = 3  # what is claimed holds on a machine that has a core to spare; a shared one may be kept from running
 QUICK = Conditions(is_quick=True)
@@ -30,8 +30,8 @@ def run_until_it_holds(claim: Claim) -> Finding:
 
 
 def short_of(finding: Finding) -> list[str]:
-    """The names of the figures that miss their goals."""
-    return [figure.name for figure in finding.figures if not figure.holds]
+    """The names of the figures that fall short of their goals; inconclusive ones do not."""
+    return [figure.name for figure in finding.figures if figure.verdict is Verdict.FALLS_SHORT]
 
 
 def figure_of(finding: Finding, words: str) -> Figure:

@@ -46,8 +46,8 @@ def test_prove_wrong_usage_names_available_proofs(arguments: list[str], words: s
     assert said.out == ""
 
 
-@pytest.mark.parametrize(("names", "status"), [(["good"], 0), (["good", "bad"], 1), (["bad", "good"], 1), (["void"], 1),
-                                               (["broken"], 1)])
+@pytest.mark.parametrize(("names", "status"), [(["good"], 0), (["good", "bad"], 1), (["bad", "good"], 1), (["void"], 6),
+                                               (["broken"], 6), (["good", "open"], 6), (["open", "bad"], 1)])
 def test_prove_exit_status_is_worst_of_all(names: list[str], status: int) -> None:
     assert main(["prove", *names]) == status
 
@@ -70,7 +70,14 @@ def test_prove_failed_set_up_prints_its_message(capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     assert "proves nothing" in out
     assert "  no such preset" in out
-    assert "broken: falls short" in out
+    assert "broken: inconclusive" in out
+
+
+def test_prove_several_claims_names_those_that_do_not_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["prove", "open", "good", "bad", "void"])
+    said = capsys.readouterr()
+    assert said.err.splitlines()[-2:] == ["stayfast prove: falls short: bad", "stayfast prove: inconclusive: open, void"]
+    assert "goal at most 50  inconclusive" in said.out
 
 
 def test_prove_all_skips_claims_that_need_data(monkeypatch: pytest.MonkeyPatch,
@@ -103,11 +110,15 @@ def test_prove_json_contains_goal_and_verdict_of_each_figure(capsys: pytest.Capt
     """A figure that could not be measured is null."""
     assert main(["prove", "good", "bad", "--json", "--quick"]) == 1
     good, bad = json.loads(capsys.readouterr().out)
-    assert good.keys() == {"name", "says", "holds", "quick", "seed", "at", "machine", "spoiled", "figures", "notes"}
-    assert (good["name"], good["holds"], good["quick"], good["seed"], good["spoiled"]) == ("good", True, True, 1, None)
+    assert good.keys() == {"name", "says", "verdict", "holds", "quick", "seed", "at", "machine", "spoiled", "figures",
+                           "notes"}
+    assert (good["name"], good["verdict"], good["holds"], good["quick"]) == ("good", "holds", True, True)
+    assert (good["seed"], good["spoiled"]) == (1, None)
     assert good["figures"][0] == {"name": "time to nothing", "value": 1.25, "unit": "ms", "goal": 50.0, "sense": "at most",
-                                  "low": 0.5, "high": 2.0, "holds": True}
+                                  "low": 0.5, "high": 2.0, "is_exact": False, "is_valid": True, "verdict": "holds",
+                                  "holds": True}
     assert [(figure["value"], figure["holds"]) for figure in bad["figures"]] == [(51.0, False), (99.0, False), (None, False)]
+    assert [figure["verdict"] for figure in bad["figures"]] == ["falls short", "falls short", "inconclusive"]
 
 
 def test_as_text_colours_only_if_ink_is_on() -> None:
@@ -115,7 +126,8 @@ def test_as_text_colours_only_if_ink_is_on() -> None:
     plain, coloured = (format_text(claim, FALLS_SHORT, Conditions(), {"CPU": "one"}, TerminalStyle(is_on=on))
                        for on in (False, True))
     assert "\x1b" not in plain
-    assert coloured.count("\x1b[1;31mfalls short\x1b[0m") == 4
+    assert coloured.count("\x1b[1;31mfalls short\x1b[0m") == 3
+    assert coloured.count("\x1b[33minconclusive\x1b[0m") == 1
     assert "\x1b[32mholds\x1b[0m" in format_text(claim, HOLDS, Conditions(), {}, TerminalStyle(is_on=True))
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
 

@@ -21,6 +21,7 @@ exit status:
   4    the workers cannot be started
   5    nothing to do: `cache purge` found no answer, `warm` found no cacheable
        question, `prove` has no data for a proof
+  6    `prove`: no claim falls short, but one is inconclusive
   78   the settings are invalid
 """
 

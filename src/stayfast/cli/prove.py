@@ -19,10 +19,11 @@ from stayfast.cli.bench import describe_machine, raise_socket_limit
 from stayfast.cli.terminal import ProgressLine, format_time_left, style_of_output
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.lab.claims.registry import claims
-from stayfast.lab.harness.claim import Claim, Conditions, Finding, NeedsData, SetUpFailed, format_text, to_json
+from stayfast.lab.harness.claim import Claim, Conditions, Finding, NeedsData, SetUpFailed, Verdict, format_text, to_json
 
 EXIT_FALLS_SHORT = 1
 EXIT_USAGE = 2
+EXIT_INCONCLUSIVE = 6
 EXIT_NEEDS_DATA = EXIT_NOTHING_TO_DO
 EXIT_BY_SIGNAL = 128  # plus the signal's number
 MAX_SEED = 2**32 - 1  # the simulator's
@@ -30,7 +31,9 @@ _MIN_FOR_ESTIMATE = 3  # finished proofs before the remaining time is estimated
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the named proofs. Returns 0 if all hold, 1 if one falls short, 5 if one needs data, 130 if interrupted."""
+    """Run the named proofs. Returns the exit status: 0 if all hold, 1 if one falls short, else 6 if one is inconclusive,
+    else 5 if one that was named needs data; 130 if interrupted.
+    """
     known = claims()
     if arguments.list:
         ink = style_of_output()
@@ -84,14 +87,15 @@ def _run_claims(claims: Sequence[Claim], arguments: argparse.Namespace) -> int:
     ink = style_of_output()
     raise_socket_limit()
     findings: list[dict[str, Any]] = []
-    all_hold, without_data = True, []
+    by_verdict: dict[Verdict, list[str]] = {verdict: [] for verdict in Verdict}
+    without_data = []
     for claim in claims:
         progress.begin(claim)
         finding = _run_claim(claim, conditions, progress)
         if finding is None:
             without_data.append(claim.name)
             continue
-        all_hold = all_hold and finding.holds
+        by_verdict[finding.verdict].append(claim.name)
         progress.line.clear()
         if arguments.json:
             findings.append(to_json(claim, finding, conditions, describe_machine(), SystemClock().wall()))
@@ -103,9 +107,19 @@ def _run_claims(claims: Sequence[Claim], arguments: argparse.Namespace) -> int:
     if without_data:
         progress.line.note(f"stayfast prove: not run, as they need data sets: {', '.join(without_data)}; name their "
                            "folder with --data (docs/proofs.md)")
-    if not all_hold:
+    if len(claims) > 1:
+        for verdict in (Verdict.FALLS_SHORT, Verdict.INCONCLUSIVE):
+            if by_verdict[verdict]:
+                progress.line.note(f"stayfast prove: {verdict}: {', '.join(by_verdict[verdict])}")
+    return _exit_status(by_verdict, misses_data=bool(without_data) and not arguments.all)
+
+
+def _exit_status(by_verdict: Mapping[Verdict, Sequence[str]], *, misses_data: bool) -> int:
+    if by_verdict[Verdict.FALLS_SHORT]:
         return EXIT_FALLS_SHORT
-    return EXIT_NEEDS_DATA if without_data and not arguments.all else 0
+    if by_verdict[Verdict.INCONCLUSIVE]:
+        return EXIT_INCONCLUSIVE
+    return EXIT_NEEDS_DATA if misses_data else 0
 
 
 class _Progress:

@@ -8,6 +8,7 @@ epoch is stored under it. A Redis without a start or reload for thirty days forg
 """
 
 import asyncio
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -29,13 +30,15 @@ from stayfast.observe.metrics.definitions import (
     PREFIX_WAITS,
     SEMANTIC_ENTRIES,
     SEMANTIC_ERROR,
+    SEMANTIC_JUDGE_MISS,
     SEMANTIC_LABELS,
     SEMANTIC_SHADOW,
     STORE_BYTES,
     STORE_ENTRIES,
 )
+from stayfast.pipeline.cache.answer_judge import ByMeaning, Sameness
 from stayfast.pipeline.cache.route_cache import RouteCache
-from stayfast.pipeline.cache.semantic import ByMeaning, Sameness, SemanticCache
+from stayfast.pipeline.cache.semantic import SemanticCache
 from stayfast.pipeline.cache.semantic_index import Index, LabelLog
 from stayfast.pipeline.plan import Route
 from stayfast.pipeline.prompt_cache.cache_refresh import PrefixRefresher
@@ -125,7 +128,7 @@ def _share_learned(semantic: SemanticCache | None, store: RemoteStore, route: st
         journal.start(receive)
         return journal
 
-    semantic.share(log)
+    semantic.share(log, os.urandom(8))
 
 
 def _restore_from_file(semantic: SemanticCache, config: EmbedderConfig, file: str, embedder: str) -> LabelStore:
@@ -153,15 +156,13 @@ def _semantic_caches(routes: Mapping[str, Route]) -> list[tuple[str, SemanticCac
 class SemanticCaches:
     """Makes the semantic caches of one set of settings, or keeps unchanged ones at a reload."""
 
-    __slots__ = ("_clock", "_embedding", "_has_log", "_rng", "_serve", "_sink")
+    __slots__ = ("_clock", "_embedding", "_has_log", "_serve", "_sink")
 
-    def __init__(self, settings: Settings, embedding: Embedders | None, *, clock: Clock, rng: Random, sink: Sink,
-                 serve: Serve) -> None:
+    def __init__(self, settings: Settings, embedding: Embedders | None, *, clock: Clock, sink: Sink, serve: Serve) -> None:
         """serve: for requests to the routes that judge and verify."""
         self._has_log = bool(settings.embedder.state_dir)
         self._embedding = embedding
         self._clock = clock
-        self._rng = rng
         self._sink = sink
         self._serve = serve
 
@@ -173,12 +174,17 @@ class SemanticCaches:
         verifier = AnswerVerifier(semantic.verify, self._serve, self._clock) if semantic.verify else None
         known = before.semantic if before is not None else None
         if known is not None and known.embedding is embedding and known.configure(semantic, verifier):
+            if isinstance(known.sameness, LlmJudge):
+                known.sameness.allowance.share = semantic.judge_share
             return known
         sameness: Sameness = ByMeaning(embedding, semantic.same_answer_cosine)
-        if semantic.judge:
-            sameness = LlmJudge(semantic.judge, sameness, self._serve, self._clock)
+        if judge := semantic.judge_route(route):
+            sameness = LlmJudge(route, judge, self._serve, share=semantic.judge_share, clock=self._clock,
+                                rng=Random(f"judge {semantic.audit_seed} {route}"),
+                                sink=self._sink)
         return SemanticCache(semantic, route, store=store, embedding=embedding, index=_make_index, sameness=sameness,
-                             verifier=verifier, clock=self._clock, rng=self._rng, sink=self._sink,
+                             verifier=verifier, clock=self._clock,
+                             rng=Random(f"{semantic.audit_seed} {route}"), sink=self._sink,
                              is_ready=isinstance(store, RemoteStore) or not self._has_log)
 
 
@@ -189,13 +195,15 @@ def _make_index(n_dims: int) -> Index:
 
 def semantic_gauges(routes: Mapping[str, Route]) -> Samples:
     """Gauges of semantic caches; the error only if it is known."""
-    families = (SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR)
+    families = (SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR, SEMANTIC_JUDGE_MISS)
     rows: dict[str, list[tuple[Labels, float]]] = {family.name: [] for family in families}
     for name, semantic in _semantic_caches(routes):
         stats = semantic.stats()
         rows[SEMANTIC_ENTRIES.name].append(((name,), stats.n_phrasings))
         rows[SEMANTIC_LABELS.name].append(((name,), stats.n_labels))
         rows[SEMANTIC_SHADOW.name].append(((name,), int(stats.is_shadow)))
+        if semantic.sameness.miss_share:
+            rows[SEMANTIC_JUDGE_MISS.name].append(((name,), semantic.sameness.miss_share))
         if stats.estimate is not None:
             rows[SEMANTIC_ERROR.name] += [((name, "low"), stats.estimate.low), ((name, "likely"), stats.estimate.error),
                                           ((name, "high"), stats.estimate.high)]

@@ -192,8 +192,9 @@ def queue_outlook(routes: Mapping[str, Route], registry: Registry, common: Share
     def predict_ttft_s(request: AdmissionRequest) -> float | None:
         """Of the quickest upstream of the route; None if there is no prediction for any of them."""
         route = routes.get(request.model) or routes.get(ANY_MODEL)
-        predictors = [target.member.predictor for target in route.targets] if route is not None else []
-        predicted = [predictor.predict_s(request.n_input) for predictor in predictors if predictor is not None]
+        targets = route.targets if route is not None else ()
+        predicted = [target.member.predictors.predict_s(target.upstream_model(request.model)[1], request.n_input)
+                     for target in targets if target.member.predictors is not None]
         return min((seconds for seconds in predicted if seconds is not None), default=None)
 
     return QueueOutlook(predict_ttft_s, lambda: sum(member.n_waiting for member in registry), common)
@@ -201,5 +202,6 @@ def queue_outlook(routes: Mapping[str, Route], registry: Registry, common: Share
 
 def prediction_error_rows(registry: Registry) -> Samples:
     """Gauges: the error of predicted first tokens."""
-    found = [((member.upstream.name,), member.predictor.error_ratio) for member in registry if member.predictor is not None]
+    found = [((member.upstream.name,), member.predictors.error_ratio)
+             for member in registry if member.predictors is not None]
     return {PREDICTOR_ERROR.name: [(labels, ratio) for labels, ratio in found if ratio is not None]}

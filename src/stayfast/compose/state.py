@@ -37,7 +37,7 @@ def state_report(registry: Registry, routes: Mapping[str, Route], admit: Admit, 
 
 
 def _describe_upstream(member: UpstreamState, now: float) -> Json:
-    pool, predictor, flow = member.retry_budget.budget, member.predictor, member.flow
+    pool, predictors, flow = member.retry_budget.budget, member.predictors, member.flow
     pool.expire(now)
     report: Json = {
         "is_proven": member.is_proven, "in_flight": member.n_in_flight, "waiting": member.n_waiting,
@@ -45,8 +45,8 @@ def _describe_upstream(member: UpstreamState, now: float) -> Json:
         "breakers": [_describe_breaker(health, now) for health in dict.fromkeys((member.own_health, *member.healths))],
         "usual_ttft_ms": _ms(member.baselines.all.baseline_s), "quickest_ttft_ms": _ms(member.fastest_ttft_s),
         "extra_attempts_tokens": round(pool.withdrawn)}
-    if predictor is not None:
-        report["prediction_error_ratio"] = predictor.error_ratio
+    if predictors is not None:
+        report["prediction_error_ratio"] = predictors.error_ratio
     if flow is not None:
         report["flow"] = {"usual_gap_ms": _ms(flow.usual_s), "stall_after_ms": _ms(flow.limit_s(now)),
                           "slowness_factor": flow.load_factor(now)}

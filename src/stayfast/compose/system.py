@@ -154,7 +154,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
                               rng=rng)
     embeds = make_embedding(settings, (old.settings, old.embedding) if old is not None else None)
     before = old.gateway.router.routes if old is not None else {}
-    semantic = SemanticCaches(settings, embeds, clock=clock, rng=rng, sink=sink, serve=observers.current.serve)
+    semantic = SemanticCaches(settings, embeds, clock=clock, sink=sink, serve=observers.current.serve)
     named = make_routes(settings, registry, before, open_stores, semantic=semantic, clock=clock, sink=sink)
     bind_routes(registry, named, LANES if settings.admission.lanes is not None else ())
     if old is not None:

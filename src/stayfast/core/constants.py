@@ -8,3 +8,4 @@ HOP_HEADER: Final = "x-stayfast-hop"  # number of gateways that a request has pa
 MAX_HOPS: Final = 5  # more means a loop: a base_url that leads back to this gateway
 DEGRADED_HEADER: Final = "x-stayfast-degraded"  # names the substitute answer that replaced a failure
 LARGE_REQUEST_BYTES: Final = 1024 * 1024  # larger bodies are parsed in a thread; 1 MiB takes about 4 ms
+MAX_NAME: Final = 128  # characters of a client's or upstream's text in events and statistics

@@ -42,7 +42,7 @@ class Timeouts:
     total_s: Annotated[float, _wait("Accept to last byte: the request's deadline.")] = 600.0
     # a busy self-hosted engine may need a minute to prefill a long prompt
     first_token_s: Annotated[float, _wait("An attempt's start to its first content token.")] = 120.0
-    idle_s: Annotated[float, _wait("Between two reads of a running answer.")] = 60.0
+    idle_s: Annotated[float, _wait("Between two signs of progress of a running answer; comments and pings are none.")] = 60.0
     connect_s: Annotated[float, _wait("TCP and TLS.")] = 5.0
 
     def __post_init__(self) -> None:

@@ -89,7 +89,7 @@ class AttemptDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     is_lost: bool = False  # ended because another attempt brought the first token
     steps: tuple[StepDone, ...] = ()  # of a turn that is served as a model, in order of their start
     detail: str = ""  # of a fault, for operators: addresses and system error numbers
-    role: str = "first"  # first, hedge, retry, fallback, rescue; without a client: refresh, audit, judge
+    role: str = "first"  # first, hedge, retry, fallback, rescue; without a client: refresh, audit, judge, verify
     is_stream: bool = True  # the client asked for a stream
     response_id: str | None = None  # the upstream's name for its answer
     response_model: str | None = None  # the model that the upstream named in its answer
@@ -336,6 +336,24 @@ class SemanticLookup(msgspec.Struct, frozen=True, gc=False):
     result: str
 
 
+class SemanticJudged(msgspec.Struct, frozen=True, gc=False):
+    """Two answers were compared. `result`: same, different, words (different by words, without a model), unclear (a reply
+    was neither yes nor no), failed, no_budget.
+    """
+
+    route: str
+    result: str
+
+
+class JudgeUnclear(msgspec.Struct, frozen=True, gc=False):
+    """The model that compares the answers of a semantic cache gives no verdicts. Emitted once."""
+
+    route: str
+    judge: str  # the route whose model it is
+    n: int  # unclear replies in a row
+    what: str  # the last one: error 400, an empty reply, other words
+
+
 class Renewed(msgspec.Struct, frozen=True, gc=False):
     """A stale cached answer was served, and a background call to renew it ended."""
 
@@ -377,8 +395,8 @@ class ConnectionsClosed(msgspec.Struct, frozen=True, gc=False):
 
 Fact = (StageDone | TokenGaps | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused
         | ProbeFailed | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreCallDone
-        | StoreChanged | PrefixFinding | SemanticLookup | Renewed | Retried | Ejected | TurnFailed | KeysFailed
-        | ConnectionsClosed | DescriptorsExhausted)
+        | StoreChanged | PrefixFinding | SemanticLookup | SemanticJudged | JudgeUnclear | Renewed | Retried | Ejected
+        | TurnFailed | KeysFailed | ConnectionsClosed | DescriptorsExhausted)
 
 
 def describe_budget(spent: float, budget: float) -> str:

@@ -142,10 +142,11 @@ class AnswerSummary:
     """The state of one answer so far. Changed only by its transcoder."""
 
     __slots__ = ("failure", "finish_reason", "is_complete", "is_cut", "is_degraded", "model", "n_content", "n_events",
-                 "response_id", "turn", "usage")
+                 "n_progress", "response_id", "turn", "usage")
 
     def __init__(self) -> None:
         self.n_content = 0  # content events so far
+        self.n_progress = 0  # events without content that show progress: not a role, a ping, a comment or an empty delta
         self.n_events = 0  # all events sent to a responses client, for their sequence numbers
         self.finish_reason: str | None = None  # as the upstream sent it
         self.usage: Usage | None = None

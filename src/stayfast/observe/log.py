@@ -24,6 +24,7 @@ from stayfast.core.events import (
     Ejected,
     EngineState,
     Fact,
+    JudgeUnclear,
     KeysFailed,
     PrefixFinding,
     ProbeFailed,
@@ -244,6 +245,11 @@ class LogSink:
     def _log_process_fact(self, fact: Fact) -> None:
         if isinstance(fact, DescriptorsExhausted | ConnectionsClosed):
             self._log_crowding(fact)
+        elif isinstance(fact, JudgeUnclear):
+            self.write_event("semantic_judge", level="warning", route=fact.route, judge=fact.judge, n=fact.n,
+                     detail=f"the model that compares answers replied neither yes nor no {fact.n} times in a row (last: "
+                     f"{fact.what}): the semantic cache learns nothing and has no hits; set "
+                     f"routes.{fact.route}.cache.judge to a route whose model follows such instructions, or to local")
         elif isinstance(fact, EngineState):
             self.write_event("engine", level="warning" if fact.state == "crashed" else "info", state=fact.state,
                              pid=fact.pid,

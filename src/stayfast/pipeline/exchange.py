@@ -149,6 +149,7 @@ SILENCE_SHARE = 0.95  # of an SDK's timeout: a substitute answer must be sent be
 SILENCE_MARGIN_S = 5.0  # the most that SILENCE_SHARE takes off a long timeout
 SILENCE_GRACE_S = 1.0  # without a substitute: end after the SDK, so that its caller sees the SDK's own timeout error
 REFRESH, AUDIT = "refresh", "audit"  # roles of calls that no client waits for
+JUDGE, VERIFY = "judge", "verify"  # roles of requests about answers: in the background, and while the client waits
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):
@@ -164,7 +165,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     urgency: Urgency | None = None  # None: the client set none
     cache: CacheControl | None = None  # from the request's headers
     events: EventsOptions | None = None  # the client accepts a turn's typed events
-    role: str = ""  # of a request that no client sent: refresh, audit, judge
+    role: str = ""  # of a request that no client sent: refresh, audit, judge, verify
 
     @property
     def is_sdk_retry(self) -> bool:
@@ -175,6 +176,11 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     def is_refresh(self) -> bool:
         """Whether this is a background call of `pipeline.refresh`."""
         return self.role in (REFRESH, AUDIT)
+
+    @property
+    def is_judgement(self) -> bool:
+        """Whether this compares two answers of a semantic cache, in the background: it has no cache, hedges or tenant."""
+        return self.role == JUDGE
 
     def new_span(self, rng: Random) -> Trace | None:
         """A span for one attempt, below the request's own; None without tracing."""

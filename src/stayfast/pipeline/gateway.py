@@ -50,7 +50,7 @@ class Gateway:
                 claim = self.idempotency.claim(ex) if arrival.headers and known is None else None
                 if isinstance(claim, Hit):  # the answer to an earlier request with the same idempotency key
                     found, claim = claim, None
-                elif ex.policy.cache is not None and known is None:
+                elif ex.policy.cache is not None and known is None and not arrival.is_judgement:
                     found = await self.cache.lookup(ex)
                 if isinstance(found, Hit):
                     answer = found.answer

@@ -195,13 +195,16 @@ def find_unusable_files(settings: Settings) -> list[str]:
 
 def _check_helper_routes(name: str, settings: Settings, add_problem: AddProblem) -> None:
     cache, others = settings.routes[name].cache, settings.routes.keys() - {name}
-    for field, other_route in (("judge", cache.semantic.judge), ("verify", cache.semantic.verify)):
-        if other_route and other_route not in others:
-            message = f"no other route is named {quote(other_route)}{suggest(other_route, others)}"
-            add_problem(("routes", name, "cache", field), message)
-        elif other_route and settings.routes[other_route].cache.mode == "semantic":
-            message = f"route {quote(other_route)} has a semantic cache itself: its verdict could be one on other answers"
-            add_problem(("routes", name, "cache", field), message)
+    judge, verifier = cache.semantic.judge_route(name), cache.semantic.verify
+    if judge and judge not in settings.routes:
+        message = f"no route is named {quote(judge)}{suggest(judge, others)}, and it is neither auto nor local"
+        add_problem(("routes", name, "cache", "judge"), message)
+    if verifier and verifier not in others:
+        message = f"no other route is named {quote(verifier)}{suggest(verifier, others)}"
+        add_problem(("routes", name, "cache", "verify"), message)
+    elif verifier and settings.routes[verifier].cache.mode == "semantic":
+        message = f"route {quote(verifier)} has a semantic cache itself: its verdict could be one on other answers"
+        add_problem(("routes", name, "cache", "verify"), message)
 
 
 def _check_cache_mode(path: Path, cache: Node | None, add_problem: AddProblem) -> None:

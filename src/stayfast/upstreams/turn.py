@@ -106,6 +106,7 @@ class _Plain:
         if piece is None:
             return self._finish()
         if not piece.text:
+            self.summary.n_progress += 1
             return EMPTY_CHUNK
         first = {} if self._n_tokens else {"role": "assistant"}
         self._n_tokens += estimate_text_tokens_high(piece.text.encode())

@@ -7,6 +7,9 @@ Only clean answers are stored: complete by their protocol (a chat without [DONE]
 by the model itself, and text only. Not stored: answers that reached a length limit, a filter or a time-out; degraded answers
 of another gateway; refusals, which another sample may not repeat; tool calls, which are actions; answers without text; and
 several choices. Another gateway's report (`stream_report`) is removed from the answer.
+Clients of a whole answer read its `usage`, but an upstream may report none: for a chat stream, only if requested. So
+a stored body always has usage: that of the upstream, or else an estimate, marked by `stayfast_estimated`.
+
 When wrong: a whole body may have fields that the encoder does not write (annotations, citations, unknown ones). Such an
 answer is replayed whole, but not as a stream (`_has_only_known_fields`).
 """
@@ -16,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stayfast.core.types import FROM_CACHE, AnswerSummary, Api, Request
+from stayfast.core.types import FROM_CACHE, AnswerSummary, Api, Request, Usage
 from stayfast.wire import sse
 from stayfast.wire.dialect import TextDelta, parse_object
 from stayfast.wire.stream_report import REPORT_MEMBER
@@ -28,7 +31,13 @@ from stayfast.wire.transcode import (
     make_decoder,
     make_encoder,
 )
-from stayfast.wire.usage import encode_chat_usage
+from stayfast.wire.usage import (
+    ESTIMATED_MEMBER,
+    encode_chat_usage,
+    encode_messages_usage,
+    encode_responses_usage,
+    estimate_usage,
+)
 
 Json = dict[str, Any]
 _STOP_REASONS: Final = frozenset(("stop", "end_turn", "stop_sequence", "completed"))
@@ -53,6 +62,9 @@ _RESPONSE: Final = frozenset((
 _ITEMS: Final = {"message": frozenset(("id", "type", "status", "role", "content")),
                  "reasoning": frozenset(("id", "type", "status", "summary", "content"))}
 _PART: Final = frozenset(("type", "text"))
+_ENCODE_USAGE: Final[dict[Api, Callable[[Usage], Json]]] = {
+    Api.CHAT: encode_chat_usage, Api.COMPLETIONS: encode_chat_usage, Api.MESSAGES: encode_messages_usage,
+    Api.RESPONSES: encode_responses_usage}
 _NOTHING: Final[tuple[Any, ...]] = (None, "", [], {})
 
 
@@ -71,11 +83,23 @@ def storable_body(request: Request, summary: AnswerSummary, data: bytes) -> byte
             return None
     except SHAPE_ERRORS:
         return None
-    if request.stream and summary.usage is not None and request.api in DONE_TERMINATED_APIS:
-        parsed = parse_object(body)
-        if parsed.get("usage") is None:
-            body = msgspec.json.encode({**parsed, "usage": encode_chat_usage(summary.usage)})
-    return body
+    return body if summary.usage is not None and not request.stream else _add_usage(request, body, summary.usage)
+
+
+def _add_usage(request: Request, body: bytes, usage: Usage | None) -> bytes:
+    """The body with usage, reported or estimated, if it has none."""
+    parsed = parse_object(body)
+    if parsed.get("usage"):
+        return body
+    encode = _ENCODE_USAGE[request.api]
+    if usage is not None:
+        fields = encode(usage)
+    else:
+        estimate = estimate_usage(request, read_stored_text(request, body))
+        if estimate is None:
+            return body
+        fields = {**encode(estimate), ESTIMATED_MEMBER: True}
+    return msgspec.json.encode({**parsed, "usage": fields})
 
 
 def _collect_stream(request: Request, data: bytes) -> bytes | None:

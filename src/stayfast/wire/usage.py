@@ -122,6 +122,7 @@ TOKENS_PER_MESSAGE = 4  # role and separators
 TOKENS_PER_IMAGE = 1600  # Anthropic's figure for a 1.15 megapixel image
 _OBJECT: Final = msgspec.json.Decoder(RawObject)
 _ANY: Final = msgspec.json.Decoder()
+ESTIMATED_MEMBER: Final = "stayfast_estimated"  # of an answer or its usage: the counts are no upstream's
 _IMAGES: Final = ("image", "image_url", "input_image")
 _SKIPPED: Final = ("type", "role", "cache_control")
 
@@ -136,6 +137,17 @@ _TOOLS: Final = ("tools", "functions")  # counted with field names and brackets,
 def estimate_tokens(value: Any) -> int:
     """Tokens of all text inside a decoded JSON value."""
     return round(_sum_tokens(value, lambda text: ceil(len(text) / BYTES_A_TOKEN)))
+
+
+def estimate_usage(request: Request, text: str) -> Usage | None:
+    """The estimated usage of an answer with this text; None if the prompt cannot be parsed."""
+    try:
+        body = _OBJECT.decode(request.body)
+        prompt = [_parse_member(body, name) for name in (PROMPT_FIELDS[request.api], *_INSTRUCTIONS, *_TOOLS)]
+    except (msgspec.DecodeError, Rejected):
+        return None
+    n_messages = len(prompt[0]) if isinstance(prompt[0], list) else 1
+    return Usage(input_total=estimate_tokens(prompt) + TOKENS_PER_MESSAGE * n_messages, output=estimate_tokens(text))
 
 
 def estimate_text_tokens_high(text: bytes) -> float:
@@ -196,4 +208,4 @@ def count_tokens_answer(request: Request) -> bytes:
     messages = _parse_member(body, "messages") or []
     other_parts = [_parse_member(body, "system"), _parse_member(body, "tools")]
     n_tokens = estimate_tokens([messages, *other_parts]) + TOKENS_PER_MESSAGE * len(messages)
-    return msgspec.json.encode({"input_tokens": n_tokens, "stayfast_estimated": True})
+    return msgspec.json.encode({"input_tokens": n_tokens, ESTIMATED_MEMBER: True})

@@ -14,6 +14,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.lab.simulated.settings import KINDS
+from stayfast.pipeline.cache.answer_judge import ByMeaning
 from stayfast.pipeline.cache.semantic import SemanticCache
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.cache.llm_judge import LlmJudge
@@ -52,8 +53,10 @@ def test_semantic_max_error_is_a_share_or_percent() -> None:
     ("audit_share: 0", "audit_share"), ("min_labels: 3", "min_labels"), ("lookup_timeout_s: 0", "lookup_timeout_s"),
     ("same_answer_cosine: 0.1", "same_answer_cosine"),
     ("eligible: {language: tlh}", "language"), ("max_questions: 1", "max_questions"),
-    ("semantic_ttl_s: 0", "semantic_ttl_s"), ("judge: nobody", 'no other route is named "nobody"'),
-    ("judge: faq", 'no other route is named "faq"'), ("verify: nobody", 'no other route is named "nobody"'),
+    ("semantic_ttl_s: 0", "semantic_ttl_s"),
+    ("judge: nobody", 'no route is named "nobody", and it is neither auto nor local'),
+    ("judge_share: 11", "judge_share"),
+    ("verify: faq", 'no other route is named "faq"'), ("verify: nobody", 'no other route is named "nobody"'),
 ])
 def test_semantic_settings_errors_name_the_setting(said: str, named: str) -> None:
     with pytest.raises(SettingsError, match=named):
@@ -109,6 +112,29 @@ def test_semantic_reload_to_exact_and_back_starts_anew() -> None:
     assert semantic_of(new) not in (None, semantic_of(old))
 
 
+@pytest.mark.parametrize(("said", "judge"), [("max_error: 1%", "faq"), ("judge: auto", "faq"), ("judge: faq", "faq"),
+                                             ("judge: small", "small"), ("judge: local", ""), ("judge: ''", "")])
+def test_semantic_judge_is_the_routes_own_model_by_default(said: str, judge: str) -> None:
+    """Or another route's, which may have a semantic cache and a judge itself; or none."""
+    its = settings(said, "  small: {upstreams: [sim], cache: {mode: semantic, judge: faq}}\n")
+    assert its.routes["faq"].cache.semantic.judge_route("faq") == judge
+    learned = semantic_of(system(its))
+    assert learned is not None
+    assert isinstance(learned.sameness, LlmJudge if judge else ByMeaning)
+    assert (learned.sameness.miss_share > 0) is bool(judge)
+
+
+def test_semantic_judge_share_after_reload_is_the_new_one() -> None:
+    """What was learned stays, and so does what the judge was measured at."""
+    old = system(settings("judge_share: 1"))
+    learned = semantic_of(old)
+    new = system(settings("judge_share: 0.2"), old)
+    assert semantic_of(new) is learned
+    assert learned is not None
+    assert isinstance(learned.sameness, LlmJudge)
+    assert learned.sameness.allowance.share == pytest.approx(0.2)
+
+
 def test_semantic_judge_after_reload_calls_the_new_gateway() -> None:
     """Its requests are served by the routes of the new settings."""
     judged = "  small: {upstreams: [sim]}\n"
@@ -150,7 +176,8 @@ def test_semantic_gauges_start_in_shadow() -> None:
     """There is no figure of the error yet."""
     rows = semantic_gauges(system(settings("max_error: 1%")).gateway.router.routes)
     assert rows == {"stayfast_semantic_entries": [(("faq",), 0)], "stayfast_semantic_labels": [(("faq",), 0)],
-                    "stayfast_semantic_shadow": [(("faq",), 1)], "stayfast_semantic_error_ratio": []}
+                    "stayfast_semantic_shadow": [(("faq",), 1)], "stayfast_semantic_error_ratio": [],
+                    "stayfast_semantic_judge_miss_ratio": [(("faq",), pytest.approx(0.80, abs=0.01))]}
 
 
 def test_semantic_embedder_loads_in_the_background(tmp_path: Path) -> None:

@@ -63,14 +63,33 @@ def test_ttft_prediction_is_learned_by_upstream() -> None:
     run(main)
 
 
+def test_ttft_prediction_is_learned_by_model() -> None:
+    """A reasoning model at the same upstream does not make a quick one look slow."""
+    async def main(loop: SimLoop) -> None:
+        upstream = "{kind: simulated, ttft: {median_s: 0.3}, by_model: {reasoning: {ttft: {median_s: 20}}}, probe: false}"
+        it = system(f"upstreams: {{a: {upstream}}}\nroutes: {{'*': [a]}}\nadmission: {{max_in_flight: 4}}", loop)
+        admit = it.gateway.admit
+        assert isinstance(admit, Admission)
+        predict = admit.places.outlook.predict_ttft_s
+        assert predict is not None
+        for _ in range(40):
+            await request(it, "quick", 1, loop)
+            await request(it, "reasoning", 1, loop)
+        predicted = [predict(AdmissionRequest(0, 0, 20, 20, 20, 1e9, 1e9, model))
+                     for model in ("quick", "reasoning", "other")]
+        assert predicted == [pytest.approx(0.3, rel=0.1), pytest.approx(20.0, rel=0.1), None]
+
+    run(main)
+
+
 def test_ttft_prediction_ignores_whole_answers() -> None:
     """Their first token comes with their last."""
     async def main(loop: SimLoop) -> None:
         it = system(TEXT + "admission: {max_in_flight: 4}", loop)
         await request(it, "m", 20, loop, stream=False)
-        predictor = it.registry["a"].predictor
-        assert predictor is not None
-        assert (predictor.predict_s(20), predictor.n_ahead) == (None, 0)
+        predictors = it.registry["a"].predictors
+        assert predictors is not None
+        assert (predictors.predict_s("m", 20), predictors.ahead.n) == (None, 0)
 
     run(main)
 
@@ -79,8 +98,8 @@ def test_ttft_prediction_needs_a_queue() -> None:
     """Without max_in_flight there is no predictor; after a reload with it, there is."""
     async def main(loop: SimLoop) -> None:
         old = system(TEXT, loop)
-        assert old.registry["a"].predictor is None
+        assert old.registry["a"].predictors is None
         assert prediction_error_rows(old.registry) == {PREDICTOR_ERROR.name: []}
-        assert system(TEXT + "admission: {max_in_flight: 4}", loop, old).registry["a"].predictor is not None
+        assert system(TEXT + "admission: {max_in_flight: 4}", loop, old).registry["a"].predictors is not None
 
     run(main)

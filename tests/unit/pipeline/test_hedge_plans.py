@@ -7,12 +7,13 @@ from random import Random
 
 import pytest
 
-from stayfast.pipeline.attempts.hedge_plans import MEAN_OVER_S, STAYS_S, Hedging, MeanShare
+from stayfast.pipeline.attempts.hedge_plans import MAX_SERIES, MEAN_OVER_S, STAYS_S, Hedging, MeanShare, UpstreamModel
 from stayfast.policy.resilience.hedge import SHARES, HedgeConfig, HedgePlan
 from stayfast.policy.resilience.retry import RetryConfig
 
 Draw = Callable[[Random], float]
 BODY, LONGER = 400, 40_000  # bytes
+AT = ("a", "m")
 PER_S = 40
 
 
@@ -37,16 +38,16 @@ class _Traffic:
         self.now = 0.0
         self._rng = Random(4)
 
-    def run(self, seconds: int, draw: Draw, n_bytes: int = BODY) -> list[HedgePlan]:
+    def run(self, seconds: int, draw: Draw, n_bytes: int = BODY, at: UpstreamModel = AT) -> list[HedgePlan]:
         """The plan at the end of each second."""
         found = []
-        tokens = self.hedging.first_tokens("a", n_bytes, is_whole=False)
+        tokens = self.hedging.first_tokens(at, n_bytes, is_whole=False)
         for _ in range(seconds):
             for _ in range(PER_S):
                 tokens.start_attempt(self, self.now - draw(self._rng))
                 tokens.record_first_token(self, self.now)
             self.now += 1.0
-            found.append(self.hedging.plan_hedge("a", "a", n_bytes, self.now, is_whole=False))
+            found.append(self.hedging.plan_hedge(at, at, n_bytes, self.now, is_whole=False))
         return found
 
 
@@ -89,7 +90,7 @@ def test_hedge_plan_ends_when_hedges_no_longer_help() -> None:
 
 def test_hedge_plan_needs_samples() -> None:
     traffic = _Traffic()
-    plan = traffic.hedging.plan_hedge("a", "a", BODY, 0.0, is_whole=False)
+    plan = traffic.hedging.plan_hedge(AT, AT, BODY, 0.0, is_whole=False)
     assert (plan.after_s, plan.why_never) == (inf, "only 0 of 32 attempts are known")
 
 
@@ -120,3 +121,46 @@ def test_mean_share_forgets_old_values() -> None:
     assert mean.value == pytest.approx(0.075)
     mean.add(0.02, 400, 5 * MEAN_OVER_S)
     assert mean.value == pytest.approx(0.02, abs=0.001)
+
+
+def _reasoning(rng: Random) -> float:
+    """Twenty seconds to the first token, and one call in twenty is silent."""
+    return rng.lognormvariate(3.0, 0.3) if rng.random() >= 0.05 else 300.0
+
+
+def _quick(rng: Random) -> float:
+    return rng.lognormvariate(-1.2, 0.3) if rng.random() >= 0.05 else 300.0
+
+
+def test_hedge_plan_of_one_model_ignores_the_others() -> None:
+    """Two models of one upstream, with prompts of one size: each has a delay of its own."""
+    alone, both, reasoning = _Traffic(), _Traffic(), ("a", "reasoning")
+    last = alone.run(60, _quick)[-1]
+    for _ in range(60):
+        both.run(1, _quick)
+        both.now -= 1.0
+        both.run(1, _reasoning, at=reasoning)
+    quick = both.hedging.plan_hedge(AT, AT, BODY, both.now, is_whole=False)
+    slow = both.hedging.plan_hedge(reasoning, reasoning, BODY, both.now, is_whole=False)
+    assert quick.after_s == pytest.approx(last.after_s, rel=0.2)
+    assert quick.after_s < 1.0
+    assert 20.0 < slow.after_s < 60.0
+    assert {due["model"] for due in both.hedging.due_now()} == {"m", "reasoning"}
+
+
+def test_hedge_plan_models_that_never_answer_displace_no_other() -> None:
+    """A client may name any model at a route to "*"."""
+    traffic = _Traffic()
+    traffic.run(10, _tailed)
+    known = traffic.hedging.plan_hedge(AT, AT, BODY, traffic.now, is_whole=False).n
+    for number in range(10 * MAX_SERIES):
+        traffic.hedging.first_tokens(("a", f"unknown-{number}"), BODY, is_whole=False)
+    assert traffic.hedging.plan_hedge(AT, AT, BODY, traffic.now + 2.0, is_whole=False).n == known > 0
+
+
+def test_hedge_plan_late_attempts_of_one_model_leave_the_others_quick() -> None:
+    hedging = Hedging(HedgeConfig(), RetryConfig())
+    for _ in range(20):
+        hedging.note_late(AT, 1.0, is_whole=False)
+    assert hedging.is_slow(AT, 1.0, is_whole=False)
+    assert hedging.slow_upstreams([("a", "other"), ("b", "m")], 1.0, is_whole=False) == set()

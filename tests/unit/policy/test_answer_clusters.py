@@ -1,11 +1,12 @@
 """policy.cache.answer_clusters: phrasings, answers and probation."""
 
 from collections.abc import Sequence
+from math import log1p
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.cache.answer_clusters import PROBATION, AnswerVotes
+from stayfast.policy.cache.answer_clusters import PRIOR_N, PRIOR_WRONG, PROBATION, AnswerVotes
 from stayfast.policy.cache.lexical import parse_wording
 
 WORDING = parse_wording("a question")
@@ -83,3 +84,45 @@ def test_answer_votes_random_steps_stay_consistent(steps: Sequence[tuple[str, in
             keys = {one: answer for one, answer in keys.items() if answer != number}
     assert {one.key: one.answer for one in votes.find_neighbours((one, 1.0) for one in range(key + 1))} == keys
     assert votes.n_answers == len(set(keys.values()))
+
+
+def test_answer_votes_second_phrasing_confirms_the_answer() -> None:
+    """One call may have been wrong; a second call for the same question confirms it, too."""
+    votes = AnswerVotes()
+    votes.add(1, 7, WORDING)
+    votes.add(2, 8, WORDING)
+    assert not votes.is_confirmed(7)
+    votes.add(3, 7, WORDING)
+    votes.confirm(8)
+    votes.confirm(9)
+    assert (votes.is_confirmed(7), votes.is_confirmed(8), votes.is_confirmed(9)) == (True, True, False)
+    votes.forget(7)
+    votes.add(4, 7, WORDING)
+    assert not votes.is_confirmed(7)
+
+
+def test_answer_votes_new_word_share_weighs_rare_words_more() -> None:
+    """The words of other answers are new to this one, and a removed phrasing takes its words along."""
+    votes = AnswerVotes(fillers=frozenset(("how",)))
+    for key, answer, text in ((1, 7, "how reset password"), (2, 7, "reset passwords"), (3, 8, "how close account")):
+        votes.add(key, answer, parse_wording(text))
+    rare, usual = log1p(4 / 1), log1p(4 / 2)
+    assert votes.new_word_share(7, parse_wording("how reset a")) == rare / (rare + log1p(4 / 3))
+    assert votes.new_word_share(7, parse_wording("password account")) == usual / (usual + usual)
+    assert votes.new_word_share(7, parse_wording("how")) == 0.0
+    votes.remove(1)
+    assert votes.new_word_share(7, parse_wording("password")) == 0.0  # "passwords" is the same word
+    votes.remove(2)
+    assert votes.new_word_share(7, parse_wording("password")) == 1.0
+
+
+def test_answer_votes_wrong_share_follows_recent_judgements() -> None:
+    votes = AnswerVotes()
+    votes.add(1, 7, WORDING)
+    assert votes.wrong_share(7) == votes.wrong_share(9) == PRIOR_WRONG / PRIOR_N
+    for _ in range(300):
+        votes.record_judgement(7, is_right=True, was_given=False)
+    assert votes.wrong_share(7) < 0.001
+    for _ in range(50):
+        votes.record_judgement(7, is_right=False, was_given=False)
+    assert 0.6 < votes.wrong_share(7) < 0.7  # 1 - DECAY ** 50

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from stayfast.policy.cache.calibration import (
     LEAST_LABELS,
+    N_RETAINED,
     CalibrateConfig,
     Calibrator,
     beta_quantile,
@@ -117,7 +118,7 @@ def test_calibrator_drift_returns_to_shadow() -> None:
         if calibrator.n_drifted:
             break
     assert 5 < number < 100
-    assert (calibrator.n_labels, calibrator.audit_counts(), calibrator.estimate_hits()) == (0, (0, 0), None)
+    assert (calibrator.n_labels, calibrator.audit_counts(), calibrator.estimate_hits()) == (N_RETAINED, (0, 0), None)
     assert calibrator.reject_reason(1.0) == "shadow"
     for features, is_right in stream(Random(2), 3000):
         calibrator.learn(features, is_right=is_right)

@@ -132,3 +132,17 @@ def test_eject_config_out_of_bounds_is_rejected(wrong: dict[str, Any]) -> None:
     """Each with its own name first."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         EjectConfig(**wrong)
+
+
+def test_outliers_upstream_with_most_of_a_slow_model_is_not_ejected() -> None:
+    """Affinity sends a reasoning model's conversations to one upstream: its first tokens are slow, like anywhere else."""
+    outliers, now = Outliers(EjectConfig(enabled=True)), 0.0
+    for _ in range(100):
+        now += 0.1
+        for name in NAMES:
+            outliers.record_first_token(name, 0.3, N_BYTES, model="quick", is_whole=False)
+            outliers.record_first_token(name, 20.0, N_BYTES, model="reasoning", is_whole=False)
+            for _ in range(9 if name == "b" else 0):
+                outliers.record_first_token(name, 20.0, N_BYTES, model="reasoning", is_whole=False)
+        outliers.traffic_shares(NAMES, now)
+    assert outliers.ejected(now) == {}

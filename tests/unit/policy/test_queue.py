@@ -103,6 +103,59 @@ def test_queue_standing_is_counted_per_tenant() -> None:
     assert "q" not in [late.item for late in queue.pop_overdue(2.95)]
 
 
+def _stand(queue: Queue[str], band: int) -> float:
+    """Fill a lane for 3 s, and reject what is overdue every 50 ms. Returns the end."""
+    for n in range(60):
+        queue.push(waiting(f"{n}", band=band, at=n * 0.05))
+        queue.pop_overdue(n * 0.05)
+    return 3.0
+
+
+def test_queue_standing_lane_below_a_higher_band_first_request_waits_target() -> None:
+    """The next place is the higher band's, so the first request of a lower one would wait in vain."""
+    queue: Queue[str] = Queue(QueueConfig(max_wait_s=2.0, target_wait_s=0.1))
+    now = _stand(queue, band=4)
+    queue.push(waiting("high", band=1, share=B, at=now))
+    late = [item.item for item in queue.pop_overdue(now + 0.5)]
+    assert queue.n == 1
+    assert "59" in late
+
+
+def test_queue_standing_lane_emptied_by_rejections_stays_standing() -> None:
+    """Until max_wait has passed without a request; a new queue then gets the long wait again."""
+    queue: Queue[str] = Queue(QueueConfig(max_wait_s=2.0, target_wait_s=0.1))
+    now = _stand(queue, band=4)
+    queue.push(waiting("high", band=1, share=B, at=now))
+    queue.pop_overdue(now + 0.5)
+    assert queue.n == 1  # the lane is empty
+    queue.push(waiting("soon", band=4, at=now + 1.0))
+    assert [item.item for item in queue.pop_overdue(now + 1.2)] == ["soon"]
+    queue.push(waiting("late", band=4, at=now + 3.1))
+    assert "late" not in [item.item for item in queue.pop_overdue(now + 4.0)]
+
+
+def test_queue_standing_lane_emptied_by_places_stays_standing_for_target_wait() -> None:
+    queue: Queue[str] = Queue(QueueConfig(max_wait_s=2.0, target_wait_s=0.1))
+    for gap_s, expected in ((0.08, ["y"]), (0.2, [])):
+        now = _stand(queue, band=2)
+        drain(queue)
+        queue.push(waiting("x", at=now - 0.05 + gap_s))
+        queue.push(waiting("y", at=now - 0.05 + gap_s))
+        assert [item.item for item in queue.pop_overdue(now + 0.5)] == expected
+        drain(queue)
+
+
+def test_queue_short_queue_emptied_by_places_is_not_standing() -> None:
+    """A busy queue that drains again and again gets the long wait."""
+    queue: Queue[str] = Queue(QueueConfig(max_wait_s=2.0, target_wait_s=0.1))
+    for n in range(100):
+        queue.push(waiting("n", at=n * 0.05))
+        drain(queue)
+    queue.push(waiting("x", at=5.0))
+    queue.push(waiting("y", at=5.0))
+    assert queue.pop_overdue(5.5) == []
+
+
 def test_queue_predicted_s_follows_littles_law() -> None:
     """Little's law, with turns among tenants: a noisy one's queue is not before a quiet one's first request."""
     queue: Queue[str] = Queue(QueueConfig())

@@ -1,10 +1,13 @@
 """policy.cache.similarity: which questions may share answers, and which hits are served."""
 
 from collections.abc import Sequence
+from math import log, log1p
 
 import pytest
 
-from stayfast.policy.cache.answer_clusters import AnswerVotes, Neighbour
+from stayfast.policy.cache.answer_clusters import DECAY, PRIOR_N, PRIOR_WRONG, AnswerVotes, Neighbour
+from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
+from stayfast.policy.cache.english import ENGLISH
 from stayfast.policy.cache.lexical import parse_wording
 from stayfast.policy.cache.similarity import (
     LEAST_COSINE,
@@ -26,7 +29,7 @@ def neighbours(*given: tuple[float, int], text: str = LIKE) -> list[Neighbour]:
 
 def heard(answer: int, *texts: str) -> AnswerVotes:
     """An answer with these phrasings."""
-    votes = AnswerVotes()
+    votes = AnswerVotes(fillers=ENGLISH.fillers)
     for key, text in enumerate(texts):
         votes.add(key, answer, parse_wording(text))
     return votes
@@ -35,11 +38,37 @@ def heard(answer: int, *texts: str) -> AnswerVotes:
 def test_features_match_their_definitions() -> None:
     """Each by its formula."""
     near = neighbours((0.9, 1), (0.8, 1), (0.7, 2), (0.6, 1), (0.5, 3), (0.4, 1))
-    cos1, margin, vote5, mean3, vote10, shared = found = compute_features(ASKED, near[0], near)
+    near = [one._replace(spread=0.7) for one in near]
+    votes = heard(1, "how can I print one table", "where can I print")
+    votes.record_judgement(1, is_right=False, was_given=False)
+    cos1, margin, vote5, mean3, vote10, shared, new, size, beyond, wrong = found = compute_features(
+        ASKED, near[0], near, votes)
     assert len(found) == N_FEATURES
-    assert (cos1, vote5) == (0.9, 3 / 5)
-    assert (margin, mean3, vote10) == pytest.approx((0.2, 0.8, 4 / 6))
+    assert (cos1, vote5, vote10) == (0.9, 3 / 5, 4 / 10)
+    assert (margin, mean3, beyond) == pytest.approx((0.2, 0.8, 0.2))
     assert shared == pytest.approx(4 / 8)  # how, i, export, table; do, a, can, one
+    assert new == pytest.approx(log1p(3 / 1) / (log1p(3 / 1) + log1p(3 / 2)))  # "export" is new, "table" is not
+    assert size == pytest.approx(log(3))
+    assert wrong == pytest.approx((PRIOR_WRONG * DECAY + 1) / (PRIOR_N * DECAY + 1))
+
+
+def test_features_scope_with_few_phrasings_has_few_votes() -> None:
+    """One phrasing, even of the same words, is one vote of ten."""
+    near = neighbours((1.0, 1))
+    found = compute_features(ASKED, near[0], near, heard(1, LIKE))
+    assert (found[2], found[3], found[4]) == pytest.approx((1 / 5, 1 / 3, 1 / 10))
+
+
+def test_judge_unconfirmed_answer_is_not_served() -> None:
+    """By a rule that was learned; a fixed threshold needs no confirmation. The label does not count for the threshold."""
+    votes, near = heard(1, LIKE), neighbours((0.99, 1))
+    rule = Calibrator(CalibrateConfig(), N_FEATURES)
+    judged = judge_question(ASKED, near, votes, rule)
+    assert (judged.why, judged.is_servable) == ("unconfirmed", False)
+    assert judge_question(ASKED, near, votes, FixedThreshold(0.9)).why == ""
+    votes.confirm(1)
+    judged = judge_question(ASKED, near, votes, rule)
+    assert (judged.why, judged.is_servable) == ("shadow", True)
 
 
 @pytest.mark.parametrize(("given", "margin"), [
@@ -52,7 +81,7 @@ def test_features_match_their_definitions() -> None:
 def test_features_margin_without_other_answers(given: Sequence[tuple[float, int]], margin: float) -> None:
     """It is never taken for larger than is known."""
     near = neighbours(*given)
-    assert compute_features(ASKED, near[0], near)[1] == pytest.approx(margin)
+    assert compute_features(ASKED, near[0], near, AnswerVotes())[1] == pytest.approx(margin)
 
 
 def test_fixed_threshold_serves_from_its_cosine() -> None:
@@ -61,7 +90,7 @@ def test_fixed_threshold_serves_from_its_cosine() -> None:
     assert judge_question(ASKED, neighbours((0.93, 1)), votes, FixedThreshold(0.92)).why == ""
     judged = judge_question(ASKED, neighbours((0.91, 1)), votes, FixedThreshold(0.92))
     assert (judged.why, judged.p, len(judged.features)) == ("unlike", 0.91, N_FEATURES)
-    assert judge_question(ASKED, [], votes, FixedThreshold(0.92)) == ("no_neighbour", None, 0.0, ())
+    assert judge_question(ASKED, [], votes, FixedThreshold(0.92)).why == "no_neighbour"
 
 
 def test_judge_differing_words_skip_to_next_neighbour() -> None:
@@ -87,6 +116,8 @@ def test_judge_answer_on_probation_is_not_served() -> None:
 
 class Sure:
     """A rule that takes all."""
+
+    needs_confirmation = False
 
     def probability(self, features: Sequence[float]) -> float:
         """Certain."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.resilience.ttft import N_WARM, TtftPredictor
+from stayfast.policy.resilience.ttft import MAX_MODELS, N_WARM, TtftPredictor, TtftPredictors
 
 
 def taught(n: int = 400, seed: int = 1, *, noise: float = 0.0) -> TtftPredictor:
@@ -15,7 +15,7 @@ def taught(n: int = 400, seed: int = 1, *, noise: float = 0.0) -> TtftPredictor:
     waiting = []
     for _ in range(n):
         guess = predictor.start_call(rng.choice([100, 400, 2000, 20_000]))
-        waiting.append((guess, 0.1 + 5e-5 * predictor.n_ahead))
+        waiting.append((guess, 0.1 + 5e-5 * predictor.ahead.n))
         if len(waiting) > rng.randrange(4):
             guess, ttft_s = waiting.pop(0)
             guess.record_first_token(ttft_s * rng.lognormvariate(0, noise), None)
@@ -87,7 +87,7 @@ def test_predictor_learns_cached_share() -> None:
             guess.record_first_token(0.1, 500 if is_early else None)
             guess.end_wait(500)
         predictor.start_call(1000)
-        assert predictor.n_ahead == pytest.approx(500, rel=0.02)
+        assert predictor.ahead.n == pytest.approx(500, rel=0.02)
 
 
 @given(st.lists(st.tuples(st.sampled_from(("begin", "first", "end")), st.integers(0, 5), st.integers(0, 100_000),
@@ -102,14 +102,28 @@ def test_predictor_n_ahead_returns_to_zero(events: list[tuple[str, int, int, flo
             guesses[which % len(guesses)].record_first_token(seconds, n_tokens)
         elif guesses:
             guesses[which % len(guesses)].end_wait(None)
-        assert predictor.n_ahead >= 0
+        assert predictor.ahead.n >= 0
         assert (predictor.predict_s(n_tokens) or 0.0) >= 0
     for guess in guesses:
         guess.end_wait(None)
-    assert predictor.n_ahead == pytest.approx(0, abs=1e-3)
+    assert predictor.ahead.n == pytest.approx(0, abs=1e-3)
 
 
 def test_predictor_repr_shows_line_and_error() -> None:
     """The line, and its error."""
     assert repr(TtftPredictor()) == "<TtftPredictor 0 ms + 0 own + 0 ahead of each 1,000 tokens; no error known>"
     assert "off by" in repr(taught())
+
+
+def test_predictors_share_the_queue_and_keep_models_that_answer() -> None:
+    """An engine reads the prompts of all its models in one queue. A client may name models that do not exist."""
+    predictors = TtftPredictors()
+    for _ in range(N_WARM):
+        predictors.of("quick").start_call(100).record_first_token(0.2, None)
+    waiting = predictors.of("other").start_call(500)
+    assert predictors.of("quick").ahead.n == predictors.ahead.n == 500
+    waiting.end_wait(None)
+    for number in range(3 * MAX_MODELS):
+        predictors.of(f"unknown-{number}")
+    assert predictors.predict_s("quick", 100) == pytest.approx(0.2, rel=0.1)
+    assert predictors.predict_s("unknown-1", 100) is None

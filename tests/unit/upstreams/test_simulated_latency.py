@@ -104,7 +104,7 @@ def test_latency_whole_answer_takes_as_long_as_stream() -> None:
     for number in range(2000):
         rng = Random(number)
         pace = draw_timing(config, config.numbers, ask, rng, luck=None, regime=CALM)
-        total_s += rest_s(config, config.numbers.gaps, pace, rng)
+        total_s += rest_s(config, pace, rng)
     # 100 gaps; from a uniform point on four times as long; 100 chances of a stall of half a second
     assert total_s / 2000 == pytest.approx(1.0 * (1 + 3 / 2) + 100 * 0.1 * 0.5, rel=0.02)
 

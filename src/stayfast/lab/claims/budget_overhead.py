@@ -27,8 +27,8 @@ _TURNS_PER_STRETCH = 20
 class BudgetOverhead:
     """n of an extent: stretches per round."""
 
-    full: Extent = Extent(200, n_rounds=5)
-    quick: Extent = Extent(40, n_rounds=5)
+    full: Extent = Extent(200, n_rounds=6)
+    quick: Extent = Extent(40, n_rounds=6)
 
     name = "layer"
     statement = (f"A step through the budget layer takes less than {STEP_GOAL_US:g} us of CPU, a turn without its steps "

@@ -59,7 +59,7 @@ HIT_GOAL_US: Final = 150.0
 ALONE_GOAL_MS, WITH_GOAL_MS = 5.0, 8.0
 WITHIN_MS: Final = SemanticConfig().lookup_timeout_s * 1e3
 CACHE: Final[Mapping[str, Any]] = {"mode": "exact", "max_bytes": 524_288, "max_answer_bytes": 65_536}
-SEMANTIC: Final[Mapping[str, Any]] = {"mode": "semantic", "eligible": {"min_content_words": 2}}
+SEMANTIC: Final[Mapping[str, Any]] = {"mode": "semantic", "judge": "local", "eligible": {"min_content_words": 2}}
 N_CALLERS, N_CALLERS_SEMANTIC = 64, 2
 WARMUP_S: Final = 1.0
 TURN_S: Final = 0.25
@@ -90,7 +90,7 @@ class CacheLookupCost:
     """n of an extent: vectors in one scope. real_s: of each of a round's three loads. cache: of the routes with a cache."""
 
     full: Extent = Extent(100_000, 5.0, n_rounds=7)
-    quick: Extent = Extent(15_000, 1.5, n_rounds=3)
+    quick: Extent = Extent(15_000, 0.8, n_rounds=6)
     cache: Mapping[str, Any] = field(default_factory=lambda: CACHE)
 
     name = "lookup"

@@ -42,8 +42,8 @@ ROUTING: Mapping[str, Any] = {
 class Overhead:
     """real_s of an extent: for each of the loads of a round. provider: generates the streams."""
 
-    full: Extent = Extent(real_s=5.0, n_rounds=5)
-    quick: Extent = Extent(real_s=2.0, n_rounds=2)
+    full: Extent = Extent(real_s=5.0, n_rounds=6)
+    quick: Extent = Extent(real_s=0.8, n_rounds=6)
     provider: Mapping[str, Any] = field(default_factory=lambda: PROVIDER)
 
     name = "overhead"

@@ -20,6 +20,7 @@ from stayfast.lab.claims.partial import PARTIAL
 from stayfast.lab.claims.prefix import PrefixClaim
 from stayfast.lab.claims.quota import QUOTA
 from stayfast.lab.claims.semantic import SemanticClaim
+from stayfast.lab.claims.silent import SilentClaim
 from stayfast.lab.claims.stalls import StallsClaim
 from stayfast.lab.claims.storm import Storm
 from stayfast.lab.claims.stragglers import Stragglers
@@ -33,7 +34,7 @@ from stayfast.lab.harness.claim import Claim
 def claims() -> dict[str, Claim]:
     """By name, in the order in which `make proofs` runs them."""
     found: tuple[Claim, ...] = (TruthClaim(), Overhead(), Cancel(), BudgetClaim(), Tail(), Mixed(), Hangs(), HedgeClaim(),
-                                Noisy(),
+                                SilentClaim(), Noisy(),
                                 Overload(), QUOTA, FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), LANES_CLAIM,
                                 Stragglers(),
                                 Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TableClaim(),

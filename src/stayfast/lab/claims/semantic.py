@@ -9,22 +9,21 @@ When wrong: questions in random order, each as often as in the data, are not tra
 """
 
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, NeedsData, Sense, SetUpFailed
+from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, NeedsData, Sense
+from stayfast.lab.workloads.faq_traffic import CLASSES, HELP_DESK, PAIRS, import_evaluation, read_questions
 from stayfast.lab.workloads.in_memory import load_embedder
-from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
+from stayfast.policy.cache.calibration import CalibrateConfig
 from stayfast.policy.cache.eligibility import EligibleConfig
-from stayfast.policy.cache.similarity import N_FEATURES, FixedThreshold
-from stayfast.stores.embedder import INSTALL_HINT, EmbedderConfig
+from stayfast.policy.cache.similarity import FixedThreshold
+from stayfast.stores.embedder import EmbedderConfig
 
 GOALS = {0.01: 0.12, 0.02: 0.35, 0.05: 0.65}  # min. share of answered questions in the second half, by max_error
 PAIRS_MAX_ERROR = 0.05
 USUAL_THRESHOLD = 0.92
-CLASSES, PAIRS = "banking77_train.csv", "redis_chatgpt_pairs.csv"
-HELP_DESK = EligibleConfig(allow_personal=True, min_content_words=2, volatile_ttl_s=3600.0)
+__all__ = ("CLASSES", "HELP_DESK", "PAIRS", "SemanticClaim", "read_questions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +49,6 @@ class SemanticClaim:
         for max_error, goal in reversed(self.goals.items()):
             figures = passes.class_figures(max_error, goal, n_orders) + figures
         return Finding(tuple(figures), (f"Orders: {n_orders}. The embedder is {passes.embedder_id}.",))
-
-
-def import_evaluation() -> Any:
-    """The module of `stayfast cache eval`. Raises SetUpFailed if a package is not installed."""
-    try:
-        return import_module("stayfast.lab.semantic_eval.evaluate")
-    except ImportError as missing:
-        raise SetUpFailed(f"{missing.name} is not installed; {INSTALL_HINT}") from missing
-
-
-def read_questions(path: Path) -> Any:
-    """A file of classes or pairs, by its name. Raises SetUpFailed."""
-    evaluation = import_evaluation()
-    try:
-        return evaluation.of_pairs(path) if path.name == PAIRS else evaluation.of_classes(path)
-    except evaluation.Unreadable as error:
-        raise SetUpFailed(str(error)) from error
 
 
 class _Passes:
@@ -109,5 +91,5 @@ class _Passes:
                 Figure.percent(f"{usual}, bank", bank.whole.error), Figure.percent(f"{usual}, pairs", pairs.whole.error)]
 
     def _run(self, questions: Any, vectors: Any, max_error: float, number: int, eligible: EligibleConfig) -> Any:
-        rule = Calibrator(CalibrateConfig(max_error=max_error), N_FEATURES)
+        rule = CalibrateConfig(max_error=max_error)
         return self._evaluation.one_pass(questions, vectors, rule, eligible, seed=self._conditions.seed + number)

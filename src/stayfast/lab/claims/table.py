@@ -51,10 +51,11 @@ DIRECT: Final[Mapping[str, Any]] = {"hedge": HedgeConfig("off")}
 TIDY: Final[Mapping[str, Any]] = {**DIRECT, "prefix": PrefixConfig("auto")}
 ALL_ON: Final[Mapping[str, Any]] = {
     "hedge": HedgeConfig(budget=0.15), "prefix": PrefixConfig("auto"),
-    "cache": CacheConfig("semantic", semantic=SemanticConfig(f"{MAX_ERROR:.0%}", eligible=HELP_DESK))}
+    "cache": CacheConfig("semantic", semantic=SemanticConfig(f"{MAX_ERROR:.0%}", judge="local", eligible=HELP_DESK))}
 BANK_MAX_ERROR: Final = 0.05
 BANK: Final[Mapping[str, Any]] = {
-    **ALL_ON, "cache": CacheConfig("semantic", semantic=SemanticConfig(f"{BANK_MAX_ERROR:.0%}", eligible=HELP_DESK))}
+    **ALL_ON, "cache": CacheConfig("semantic", semantic=SemanticConfig(
+        f"{BANK_MAX_ERROR:.0%}", judge="local", eligible=HELP_DESK))}
 
 
 @dataclass(frozen=True, slots=True)

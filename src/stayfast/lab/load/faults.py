@@ -68,6 +68,8 @@ SCENARIOS: Final = (
     Scenario("healthy", "no faults, the baseline"),
     Scenario("tail", "6.8 % of the calls take longer, by a median of 3.66 s", _make_tail_rules()),
     Scenario("hangs", "1 call in 20 is never answered", ({"kind": "hang", "rate": 0.05},)),
+    Scenario("silent", "1 call in 20 sends a head, a role and a comment every 2 s, and no content",
+             ({"kind": "silent", "rate": 0.05, "sends_role": True, "comments_every_s": 2.0},)),
     Scenario("errors", "1 call in 10 is answered 500", ({"kind": "status", "status": 500, "rate": 0.1},)),
     Scenario("429", "the first provider answers 429 with retry-after 1 s, from the first quarter to the third",
              ({"provider": FIRST, "kind": "status", "status": 429, "retry_after_s": 1.0},), active_share=(0.25, 0.75)),
@@ -101,7 +103,7 @@ class FaultsConfig:
 
     def estimate_s(self, scenarios: Sequence[Scenario], n_targets: int) -> float:
         """The expected time of all runs in seconds. Hanging calls take until their time-out."""
-        n_hanging = sum(any(rule["kind"] == "hang" for rule in scenario.rules) for scenario in scenarios)
+        n_hanging = sum(any(rule["kind"] in ("hang", "silent") for rule in scenario.rules) for scenario in scenarios)
         return n_targets * (len(scenarios) * (self.warmup_s + self.seconds) + n_hanging * self.timeout_s)
 
     @property

@@ -56,6 +56,9 @@ class TerminalStyle:
     def green(self, text: str) -> str:
         return self._colour("32", text)
 
+    def yellow(self, text: str) -> str:
+        return self._colour("33", text)
+
     def bold(self, text: str) -> str:
         return self._colour("1", text)
 

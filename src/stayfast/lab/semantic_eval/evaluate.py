@@ -25,11 +25,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stayfast.policy.cache.answer_clusters import AnswerVotes
-from stayfast.policy.cache.calibration import CalibrateConfig, Calibrator
+from stayfast.pipeline.cache.labels import LabelRecord, Learning
+from stayfast.policy.cache.answer_clusters import USUAL_SPREAD, AnswerVotes, Neighbour
+from stayfast.policy.cache.calibration import CalibrateConfig
 from stayfast.policy.cache.eligibility import EligibleConfig, exclusion_reason
+from stayfast.policy.cache.english import LEXICONS
 from stayfast.policy.cache.lexical import Wording, parse_wording
-from stayfast.policy.cache.similarity import N_FEATURES, N_NEAREST, FixedThreshold, judge_question
+from stayfast.policy.cache.similarity import N_NEAREST, FixedThreshold, judge_question
 from stayfast.stores.vectors import Vectors
 
 TEXTS = ("text", "question", "query")
@@ -164,6 +166,7 @@ class Passed:
     whole: AnsweredShare
     second: AnsweredShare
     n_stored: int
+    learning: Learning  # a fixed threshold learns nothing
     why: Counter[str] = field(default_factory=Counter)
     seen: list[JudgedQuestion] = field(default_factory=list)
 
@@ -171,16 +174,19 @@ class Passed:
 class Online:
     """The cache of one pass. ttl_s: lifetime of its answers, which decides whether volatile questions are eligible."""
 
-    def __init__(self, questions: Questions, vectors: Floats, rule: Calibrator | FixedThreshold, eligible: EligibleConfig,
-                 ttl_s: float) -> None:
+    def __init__(self, questions: Questions, vectors: Floats, rule: CalibrateConfig | FixedThreshold,
+                 eligible: EligibleConfig, ttl_s: float) -> None:
         self._texts, self._answers, _ = questions
         self._wordings = [parse_wording(text) for text in questions.texts]
         self._vectors = vectors
-        self._rule = rule
+        self._fixed = rule if isinstance(rule, FixedThreshold) else None
+        self._audit_share = 0.0 if isinstance(rule, FixedThreshold) else rule.audit
+        self.learning = Learning(CalibrateConfig() if isinstance(rule, FixedThreshold) else rule)
+        self._n_served = 0  # questions so far, which come one a second
         self._eligible = eligible
         self._ttl_s = ttl_s
         self._index = Vectors(vectors.shape[1])
-        self._votes = AnswerVotes()
+        self._votes = AnswerVotes(fillers=LEXICONS[eligible.language].fillers)
         self._true: list[int] = []  # the class of each stored answer
         self.why: Counter[str] = Counter()
         self.seen: list[JudgedQuestion] = []
@@ -196,44 +202,51 @@ class Online:
         if why:
             self.why[why] += 1
             return None
-        near = self._index.nearest(SCOPE, self._vectors[number], N_NEAREST)
-        judged = judge_question(read, self._votes.find_neighbours(near), self._votes, self._rule)
-        self.why[judged.why or "hit"] += 1
+        self._n_served += 1
+        neighbours = self._votes.find_neighbours(self._index.nearest(SCOPE, self._vectors[number], N_NEAREST))
+        judged = judge_question(read, neighbours, self._votes, self._fixed or self.learning.rule_of(None))
+        why = judged.why
+        if not why and self._fixed is None:
+            why = self.learning.reject_reason(None, SCOPE, self._n_served)
+        self.why[why or "hit"] += 1
         is_right = judged.nearest is not None and self._true[judged.nearest.answer] == self._answers[number]
         if judged.features:
             self.seen.append(JudgedQuestion(judged.features, is_right))
-        rule, is_hit = self._rule, not judged.why
-        if not is_hit or (isinstance(rule, Calibrator) and rng.random() < rule.config.audit):
-            if judged.nearest is not None and judged.features and isinstance(rule, Calibrator):
-                rule.learn(judged.features, is_right=is_right, was_given=is_hit)
-                self._votes.record_judgement(judged.nearest.answer, is_right=is_right, was_given=is_hit)
-            self._store(number, read, [key for key, _ in near])
-        return is_right if is_hit else None
+        if not why:
+            self.learning.record_hit(None, self._n_served)
+        if why or rng.random() < self._audit_share:
+            if self._fixed is None and judged.features and judged.nearest is not None:
+                self.learning.learn(LabelRecord(judged.features, is_right, not why, None, SCOPE, judged.nearest.answer,
+                                                is_servable=judged.is_servable), None)
+                self._votes.record_judgement(judged.nearest.answer, is_right=is_right, was_given=not why)
+            self._store(number, read, neighbours)
+        return None if why else is_right
 
-    def _store(self, number: int, read: Wording, near: Sequence[int]) -> None:
+    def _store(self, number: int, read: Wording, neighbours: Sequence[Neighbour]) -> None:
         """Store the question as a phrasing of a neighbour's answer if their classes agree, else of a new answer."""
         true = self._answers[number]
-        neighbours = self._votes.find_neighbours((key, 0.0) for key in near)
-        answer = next((neighbour.answer for neighbour in neighbours if self._true[neighbour.answer] == true), None)
-        if answer is None:
-            answer = len(self._true)
+        known = next((neighbour for neighbour in neighbours if self._true[neighbour.answer] == true), None)
+        if known is None:
+            answer, spread = len(self._true), USUAL_SPREAD
             self._true.append(true)
+        else:
+            answer, spread = known.answer, known.cosine
         self._index.add(SCOPE, number, self._vectors[number])
-        evicted = self._votes.add(number, answer, read)
+        evicted = self._votes.add(number, answer, read, spread)
         if evicted is not None:
             self._index.remove(SCOPE, evicted)
 
 
-def one_pass(questions: Questions, vectors: Floats, rule: Calibrator | FixedThreshold, eligible: EligibleConfig, *,
-             seed: int,
-             ttl_s: float = TTL_S) -> Passed:
+def one_pass(questions: Questions, vectors: Floats, rule: CalibrateConfig | FixedThreshold, eligible: EligibleConfig, *,
+             seed: int, ttl_s: float = TTL_S) -> Passed:
     """Ask all questions in an order by the seed. vectors: float32 [questions, dimensions], of length 1."""
     rng = Random(seed)
     order = list(range(len(questions.texts)))
     rng.shuffle(order)
     cache = Online(questions, vectors, rule, eligible, ttl_s)
     hits = [cache.serve_question(number, rng) for number in order]
-    return Passed(_count_hits(hits), _count_hits(hits[len(hits) // 2:]), cache.n_stored, cache.why, cache.seen)
+    return Passed(_count_hits(hits), _count_hits(hits[len(hits) // 2:]), cache.n_stored, cache.learning,
+                  cache.why, cache.seen)
 
 
 def _count_hits(outcomes: Sequence[bool | None]) -> AnsweredShare:
@@ -302,19 +315,20 @@ def evaluate(questions: Questions, vectors: Floats, eligible: EligibleConfig, *,
     calibrated, fixed = [], []
     for max_error in max_errors:
         report_progress(f"at most {max_error:.3g} wrong")
-        rule = Calibrator(CalibrateConfig(max_error=max_error, min_labels=min_labels), N_FEATURES)
+        rule = CalibrateConfig(max_error=max_error, min_labels=min_labels)
         calibrated.append(_make_row(one_pass(questions, vectors, rule, eligible, seed=seed), max_error, None))
     for threshold in THRESHOLDS:
         report_progress(f"a fixed threshold of {threshold:g}")
         fixed.append(_make_row(one_pass(questions, vectors, FixedThreshold(threshold), eligible, seed=seed), None,
                                threshold))
     report_progress("in hindsight")
-    shadow = Calibrator(CalibrateConfig(min_labels=_ALWAYS_SHADOW, max_labels=_ALWAYS_SHADOW), N_FEATURES)
-    seen = one_pass(questions, vectors, shadow, eligible, seed=seed).seen
+    shadow = one_pass(questions, vectors, CalibrateConfig(min_labels=_ALWAYS_SHADOW, max_labels=_ALWAYS_SHADOW), eligible,
+                      seed=seed)
+    seen, trained = shadow.seen, shadow.learning.rule_of(None)
     n = len(questions.texts)
     return Evaluation(name, embedder, seed, n, len(set(questions.answers)), questions.n_torn, calibrated, fixed,
                       in_hindsight([(question.features[0], question.is_right) for question in seen], n),
-                      in_hindsight([(shadow.probability(question.features), question.is_right) for question in seen], n),
+                      in_hindsight([(trained.probability(question.features), question.is_right) for question in seen], n),
                       min_labels)
 
 

@@ -10,6 +10,7 @@ from stayfast.lab.simulated.config import (
     ColdStart,
     GapConfig,
     Mixture,
+    ModelTiming,
     OutputLengths,
     Preset,
     ProviderConfig,
@@ -28,7 +29,8 @@ from stayfast.lab.simulated.vendor import Vendor, VendorQuota
 from stayfast.upstreams.scripted import NAMED_SCRIPTS, Cut, Fail, Script, ScriptedUpstream, SendBytes, SendText, Step, Wait
 
 __all__ = ["NAMED_SCRIPTS", "PRESETS", "ColdStart", "ConnectionBroken", "Cut", "EngineModel", "Fail", "FaultKind",
-           "FaultRule", "GapConfig", "Mixture", "OutputLengths", "Preset", "PromptCacheModel", "Provider", "ProviderConfig",
-           "ProviderCounts", "Regime", "RegimeState", "Regimes", "Script", "ScriptedUpstream", "SendBytes", "SendText",
-           "Simulated", "SimulatedCall", "SimulatedHead", "SimulatedRequest", "SlowdownConfig", "StallConfig", "Step",
-           "Tariff", "Vendor", "VendorQuota", "Wait", "to_simulated_request"]
+           "FaultRule", "GapConfig", "Mixture", "ModelTiming", "OutputLengths", "Preset", "PromptCacheModel",
+           "Provider", "ProviderConfig", "ProviderCounts", "Regime", "RegimeState", "Regimes", "Script",
+           "ScriptedUpstream", "SendBytes", "SendText", "Simulated", "SimulatedCall", "SimulatedHead",
+           "SimulatedRequest", "SlowdownConfig", "StallConfig", "Step", "Tariff", "Vendor", "VendorQuota", "Wait",
+           "to_simulated_request"]

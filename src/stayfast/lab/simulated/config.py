@@ -13,6 +13,7 @@ Source: fits to p50, p95 and p99 of modelstats.ai's pings; bodies and tails as p
 When wrong: the real tail is not lognormal, and p99.9 of a fit to 288 pings is a guess.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import erf, exp, log, sqrt
 from random import Random
@@ -224,6 +225,14 @@ class Tariff:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelTiming:
+    """The timing of one model of a provider, where it differs."""
+
+    ttft: Annotated[Mixture | None, SettingDoc("Time to the first token. null: the provider's.")] = None
+    gaps: Annotated[GapConfig | None, SettingDoc("Pace of a running answer. null: the provider's.")] = None
+
+
+@dataclass(frozen=True, slots=True)
 class ProviderConfig:
     """One simulated provider. All random numbers come from `seed`, the provider's name and the request's number."""
 
@@ -237,12 +246,17 @@ class ProviderConfig:
         "Time to the first token, without queue and prefill: a body and a tail. null: the preset's.")] = None
     gaps: Annotated[GapConfig | None, SettingDoc(
         "Pace of a running answer, in seconds per token. null: the preset's.")] = None
+    by_model: Annotated[Mapping[str, ModelTiming], SettingDoc(
+        "Timing of single models by name; others have the provider's.")] = field(default_factory=dict)
     output: Annotated[OutputLengths, SettingDoc(
         "Length of answers without a limit in the request: a lognormal.")] = field(default_factory=OutputLengths)
     fills_max_tokens: Annotated[bool, SettingDoc(
         "Answers are as long as allowed, as with `ignore_eos` in the request.")] = False
     head_share: Annotated[float, SettingDoc(
         "Share of the time to the first token before the response head. Assumed.", minimum=0, maximum=1)] = 1.0
+    comments_every_s: Annotated[float | None, SettingDoc(
+        "Interval of keep-alive comments (messages: pings) between the head and the first token. null: none. Assumed.",
+        more_than=0, maximum=3600)] = None
     prefill_per_token: Annotated[float, SettingDoc(
         "Relative increase of the first wait per prompt token; 0.0001: 10,000 tokens double it.",
         minimum=0, maximum=1)] = 0.0
@@ -277,6 +291,13 @@ class ProviderConfig:
         """The preset with its overrides."""
         preset = PRESETS[self.preset or "instant"]
         return Preset(self.ttft or preset.ttft, self.gaps or preset.gaps, self.vendor or preset.vendor)
+
+    def numbers_of(self, model: str) -> Preset:
+        """The figures of one model."""
+        numbers, own = self.numbers, self.by_model.get(model)
+        if own is None:
+            return numbers
+        return Preset(own.ttft or numbers.ttft, own.gaps or numbers.gaps, numbers.vendor)
 
     def ttft_for(self, n_prompt_tokens: int) -> Mixture:
         """The TTFT for a prompt of this length, in the normal regime and without an engine, in closed form."""

@@ -71,6 +71,7 @@ _PLACEHOLDER: Final = "@words@"
 _PLACEHOLDER_BYTES: Final = _PLACEHOLDER.encode()
 _DONE: Final = b"data: [DONE]\n\n"
 _PING: Final = sse.encode_event(b'{"type":"ping"}', "ping")
+_COMMENT: Final = sse.encode_comment("keep-alive")
 _CHOICE_OFFSET: Final = 13  # words between the starts of two choices
 _ID_PREFIXES: Final = {Api.CHAT: "chatcmpl-", Api.COMPLETIONS: "cmpl-", Api.RESPONSES: "resp_", Api.MESSAGES: "msg_"}
 _FLOATS: Final = tuple((byte - 127.5) / 73.9 for byte in range(256))  # uniform, variance 1
@@ -112,6 +113,10 @@ class AnswerEncoder:
         halves = (self._to_bytes([one]).split(_PLACEHOLDER_BYTES) for one in self._for_choices([content]))
         self._wraps = tuple((before, after) for before, after in halves)
         return head + self._to_bytes(self._for_choices(opening)) + ping
+
+    def encode_keepalive(self) -> bytes:
+        """What keeps a waiting connection open: a comment, or Anthropic's event."""
+        return _PING if self._request.api is Api.MESSAGES else _COMMENT
 
     def encode_words(self, start: int, n: int) -> bytes:
         """The events for `n` plain words from the `start`-th; each choice has its own words."""

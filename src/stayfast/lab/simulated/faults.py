@@ -25,7 +25,7 @@ class FaultKind(StrEnum):
     HANG = "hang"  # the request is never answered
     SLOW_HEADERS = "slow_headers"  # the head is `seconds` late
     STATUS = "status"  # an error answer: `status`, in the dialect's form
-    SILENT = "silent"  # a good head, then nothing
+    SILENT = "silent"  # a good head, then no content: nothing, or only a role and comments
     RESET_MID = "reset_mid"  # the connection is reset inside the body
     CUT = "cut"  # the connection is closed inside the body, without the last chunk
     TRUNCATED = "truncated"  # the HTTP body ends cleanly, but without the dialect's last event
@@ -50,6 +50,8 @@ class FaultRule:
 
     rate: share of the requests. from_s, until_s: age of the provider in seconds. max_count: maximum number of times.
     after_chunks: content chunks before a fault inside a body; a shorter answer fails before its end.
+    sends_role: a silent stream sends what precedes its content: a role, `message_start` and `ping`, `response.created`.
+    comments_every_s: a silent stream sends comments (messages: pings), as gateways and engines do; None: none.
     form: of an error event; usual: as the dialect's own provider sends it. chat: flat, or named (with `event: error`).
     responses: nested (seen in production), flat (documented) or failed (`response.failed`). A rule for all APIs applies to
     those that have its form.
@@ -68,6 +70,9 @@ class FaultRule:
     seconds: Annotated[float, SettingDoc("Length of a pause or of a late head.", minimum=0, maximum=86_400)] = 10.0
     factor: Annotated[float, SettingDoc("Factor on the gaps of a slow answer.", minimum=1, maximum=1000)] = 3.3
     after_chunks: Annotated[int, SettingDoc("Content chunks before a fault inside the body.", minimum=0)] = 3
+    sends_role: Annotated[bool, SettingDoc("A silent stream sends the events before its content, with the role.")] = False
+    comments_every_s: Annotated[float | None, SettingDoc(
+        "Interval of a silent stream's keep-alive comments. null: none.", more_than=0, maximum=3600)] = None
     form: Annotated[Form, SettingDoc(
         "Form of an error inside a stream; usual: as the dialect's own provider writes it.")] = "usual"
 

@@ -91,7 +91,8 @@ class SimulatedCall(CallState):
         if refusal is not None:
             return self._error_head(refusal)
         luck = provider.shared_luck(self.request.session, now, self._rng)
-        pace = self._pace = draw_timing(provider.config, provider.numbers, self.request, self._rng, luck=luck, regime=regime)
+        numbers = provider.numbers_of(self.request.model)
+        pace = self._pace = draw_timing(provider.config, numbers, self.request, self._rng, luck=luck, regime=regime)
         if fault.kind is FaultKind.SLOW:
             pace.gap_factor *= fault.factor
         late_s = fault.seconds if fault.kind is FaultKind.SLOW_HEADERS else 0.0
@@ -122,9 +123,9 @@ class SimulatedCall(CallState):
         if self._n_chunks >= self._fault_at:
             return await self._apply_fault()
         data, self._opening = self._opening, b""
-        if data and self._provider.config.head_share < 1:
-            return data
-        gaps = self._provider.numbers.gaps
+        if not self._n_chunks and (early := await self._early_bytes(data)):
+            return early
+        gaps = pace.gaps
         n_sent, n_chunks, due_at, pause_s = self._n_sent, self._n_chunks, self._due_at, 0.0
         last = min(n_chunks + gaps.chunks_per_write, self._fault_at)
         while n_chunks < last and n_sent < pace.n_output:
@@ -149,6 +150,16 @@ class SimulatedCall(CallState):
             data += self._encoder.encode_end(pace.reason, n_output)
             self._finish("completed", n_output)
         return data
+
+    async def _early_bytes(self, opening: bytes) -> bytes:
+        """What is sent before the first token: the opening after an early head, and comments. Empty: the token is next."""
+        config = self._provider.config
+        if opening and config.head_share < 1:
+            return opening
+        if config.comments_every_s is None or self._due_at - self._provider.clock.now() <= config.comments_every_s:
+            return b""
+        await asyncio.sleep(config.comments_every_s)
+        return opening + self._encoder.encode_keepalive()
 
     def close(self) -> None:
         """The client disconnected, or has read everything. Capacity is freed at once; without
@@ -188,7 +199,7 @@ class SimulatedCall(CallState):
         self._stall_at = draw_chunks_until(provider.config.stalls.share, self._rng)
         kind = self.fault.kind
         if kind in _IN_STREAM:
-            n_chunks = -(-pace.n_output // provider.numbers.gaps.tokens_per_chunk)
+            n_chunks = -(-pace.n_output // pace.gaps.tokens_per_chunk)
             self._fault_at = 0 if kind is FaultKind.SILENT else min(self.fault.after_chunks, n_chunks)
         return SimulatedHead(200, (SSE, *provider.build_headers(self)))
 
@@ -199,7 +210,7 @@ class SimulatedCall(CallState):
             self._fault_at = 0
             return SimulatedHead(200, self._whole_headers())
         self._whole_began_at = first_at
-        self._whole_ends_at = first_at + rest_s(provider.config, provider.numbers.gaps, pace, self._rng)
+        self._whole_ends_at = first_at + rest_s(provider.config, pace, self._rng)
         if self.sequence is not None and provider.engine is not None:
             await provider.engine.wait_whole(self.sequence)
             self._whole_ends_at = provider.clock.now()
@@ -243,10 +254,20 @@ class SimulatedCall(CallState):
         if pause_s:
             await asyncio.sleep(pause_s)
 
+    async def _stay_silent(self) -> bytes:
+        """The next bytes of a stream without content; does not return if there are none."""
+        opening, self._opening = self._opening, b""
+        if opening and self.fault.sends_role:
+            return opening
+        if self.fault.comments_every_s is None or not self.request.stream:
+            await self._hang()
+        await asyncio.sleep(self.fault.comments_every_s or 0.0)
+        return self._encoder.encode_keepalive()
+
     async def _apply_fault(self) -> bytes | None:
         kind = self.fault.kind
         if kind is FaultKind.SILENT:
-            await self._hang()
+            return await self._stay_silent()
         data, self._opening = self._opening, b""
         if data:
             return data
@@ -288,7 +309,7 @@ class SimulatedCall(CallState):
         elif provider.engine is not None and self.request.api.can_stream:
             provider.call_at(self._due_at, self._submit_unread)
         else:
-            rest = rest_s(provider.config, provider.numbers.gaps, pace, self._rng, max(1, self._n_sent))
+            rest = rest_s(provider.config, pace, self._rng, max(1, self._n_sent))
             provider.call_at(self._whole_ends_at or self._due_at + rest, self._finish_unread)
 
     def _submit_unread(self) -> None:

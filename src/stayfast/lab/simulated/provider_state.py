@@ -11,7 +11,7 @@ import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.types import Api
-from stayfast.lab.simulated.config import ProviderConfig
+from stayfast.lab.simulated.config import Preset, ProviderConfig
 from stayfast.lab.simulated.engine import Sequence, create_engine
 from stayfast.lab.simulated.faults import CALM, FaultRule, Regime, Regimes, RegimeState, RegimeTimeline
 from stayfast.lab.simulated.prompt_cache import CacheLookup, CacheRules, PromptCache
@@ -107,6 +107,10 @@ class ProviderState:
         self._meter = VendorMeter(config.quota, self._began_at) if config.quota is not None else None
         self._active_at: float | None = None  # when it was last busy
         self._warm_at = self._began_at
+
+    def numbers_of(self, model: str) -> Preset:
+        """The figures of one model."""
+        return self.config.numbers_of(model) if self.config.by_model else self.numbers
 
     @property
     def caches_prompts(self) -> bool:

@@ -57,6 +57,7 @@ class RequestPace(msgspec.Struct, gc=False):
     slow_from: int
     slow_factor: float
     words_from: int
+    gaps: GapConfig
 
 
 def draw_timing(config: ProviderConfig, numbers: Preset, request: SimulatedRequest, rng: Random, *, luck: float | None,
@@ -67,8 +68,7 @@ def draw_timing(config: ProviderConfig, numbers: Preset, request: SimulatedReque
     ttft_s *= regime.ttft_factor * (1 + (request.n_prompt_tokens - request.n_cached_tokens) * config.prefill_per_token)
     if not request.api.can_stream:
         return RequestPace(ttft_s * (config.embedding_share if request.api is Api.EMBEDDINGS else 0.0), 0, "stop", 1.0,
-                           NEVER,
-                           1.0, 0)
+                           NEVER, 1.0, 0, numbers.gaps)
     n_output, reason = _draw_length(config, request, rng)
     sag = config.slowdown
     slow_from = NEVER
@@ -76,7 +76,7 @@ def draw_timing(config: ProviderConfig, numbers: Preset, request: SimulatedReque
         n_chunks = -(-n_output // numbers.gaps.tokens_per_chunk)
         slow_from = int(rng.random() * n_chunks)
     return RequestPace(ttft_s, n_output, reason, regime.gap_factor, slow_from, 1 / sag.rate_factor,
-                       int(rng.random() * N_WORDS))
+                       int(rng.random() * N_WORDS), numbers.gaps)
 
 
 def _draw_length(config: ProviderConfig, request: SimulatedRequest, rng: Random) -> tuple[int, Reason]:
@@ -105,9 +105,9 @@ def draw_chunks_until(share: float, rng: Random) -> int:
     return int(log1p(-rng.random()) / log1p(-share))
 
 
-def rest_s(config: ProviderConfig, gaps: GapConfig, pace: RequestPace, rng: Random, n_there: int = 1) -> float:
+def rest_s(config: ProviderConfig, pace: RequestPace, rng: Random, n_there: int = 1) -> float:
     """Seconds from the `n_there`-th token to the last one, drawn at once for an answer that is not streamed."""
-    n_rest = pace.n_output - n_there
+    n_rest, gaps = pace.n_output - n_there, pace.gaps
     if n_rest <= 0:
         return 0.0
     n_chunks = -(-n_rest // gaps.tokens_per_chunk)

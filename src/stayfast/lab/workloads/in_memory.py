@@ -99,7 +99,7 @@ def load_embedder(config: EmbedderConfig | None = None) -> Any:
 
 DELAY_S: Final = 0.2
 SEMANTIC: Final = CacheConfig("semantic", semantic=SemanticConfig(
-    threshold=0.9, eligible=EligibleConfig(allow_personal=True, min_content_words=1)))
+    threshold=0.9, judge="local", eligible=EligibleConfig(allow_personal=True, min_content_words=1)))
 ECHO: Final = "echo"
 _NAME: Final = re.compile(rb"(?:[0-9a-f]{2}){32,}")
 _N_DIMS: Final = 64

@@ -28,6 +28,7 @@ from stayfast.core.events import (
     RequestRefused,
     Rescued,
     RetryWithheld,
+    SemanticJudged,
     SemanticLookup,
     StageDone,
     StoreCallDone,
@@ -195,6 +196,8 @@ class MetricsSink:
                 count[known.EJECTIONS.name][fact.route, fact.upstream] += 1
         elif isinstance(fact, Renewed):
             count[known.CACHE_REFRESHES.name][fact.route, fact.result] += 1
+        elif isinstance(fact, SemanticJudged):
+            count[known.SEMANTIC_JUDGED.name][fact.route, fact.result] += 1
         elif isinstance(fact, RequestRefused):
             count[known.REFUSED.name][str(fact.status), fact.code] += 1
         elif isinstance(fact, EngineState):

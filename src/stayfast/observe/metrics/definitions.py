@@ -74,6 +74,7 @@ PREFIX_CACHE_TOKENS = _counter("prefix_cache_tokens", "Their input tokens: read,
 PREFIX_WAITS = _counter("prefix_waits", "Requests that waited for another to fill the provider's cache.", "route")
 STORE = _counter("cache_store_requests", "Operations on shared stores, by result.", "store", "op", "result")
 SEMANTIC = _counter("semantic_requests", "Semantic lookups by result, and audits.", "route", "result")
+SEMANTIC_JUDGED = _counter("semantic_judged", "Comparisons of answers by a model, by result.", "route", "result")
 TURN_STEPS = _counter("turn_steps", "Steps of served turns, by result.", "upstream", "step", "result")
 TURN_THREADS = _gauge("turn_threads", "Threads of plain functions in turns: active, or abandoned by their step.", "state")
 LOST = _counter("telemetry_lost", "Log lines and spans dropped because their reader was too slow.", "kind")
@@ -127,6 +128,8 @@ SEMANTIC_LABELS = _gauge("semantic_labels", "Answers compared since the start or
 SEMANTIC_SHADOW = _gauge("semantic_shadow", "1 while semantic hits are not served yet (maximum of the workers).", "route")
 SEMANTIC_ERROR = _gauge("semantic_error_ratio", "Share of wrong semantic hits: likely, and 95 % bounds low and high "
                         "(maximum of the workers).", "route", "bound")
+SEMANTIC_JUDGE_MISS = _gauge("semantic_judge_miss_ratio", "Upper 95 % bound of the share of different answers that the "
+                              "judge calls the same (maximum of the workers).", "route")
 WORKERS = _gauge("workers", "Workers that answered this scrape, and silent ones.", "state")
 BUILD_INFO = _gauge("build_info", "1; version in the labels.", "version", "python")
 
@@ -137,11 +140,13 @@ FAMILIES = (
     TURN_STEPS, TURN_THREADS, LOST, TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE, STEP_SECONDS, HANDSHAKE,
     STORE_SECONDS, LOOP_LAG, IN_FLIGHT, QUEUE_DEPTH, LIMIT, BREAKER_STATE, EJECTED, PREDICTOR_ERROR, RETRY_BUDGET,
     SPIKE_FACTOR, CACHE_BYTES, CACHE_ENTRIES, STORE_BYTES, STORE_ENTRIES, PREFIX_MOVING, WORKERS, BUILD_INFO, SEMANTIC,
-    SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR, GEN_AI_DURATION, GEN_AI_FIRST_CHUNK, GEN_AI_TOKENS,
-    GEN_AI_SERVER_TTFT,
+    SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR, SEMANTIC_JUDGED, SEMANTIC_JUDGE_MISS,
+    GEN_AI_DURATION,
+    GEN_AI_FIRST_CHUNK, GEN_AI_TOKENS, GEN_AI_SERVER_TTFT,
 )
 MERGED_BY_MAX = frozenset((BREAKER_STATE.name, EJECTED.name, LIMIT.name, PREDICTOR_ERROR.name, PREFIX_MOVING.name,
-                     RETRY_BUDGET.name, SEMANTIC_SHADOW.name, SEMANTIC_ERROR.name))  # gauges merged by maximum, not by sum
+                     RETRY_BUDGET.name, SEMANTIC_SHADOW.name, SEMANTIC_ERROR.name,
+                     SEMANTIC_JUDGE_MISS.name))  # gauges merged by maximum, not by sum
 SLO_FAMILIES = frozenset(family.slo for family in FAMILIES if family.slo)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from stayfast.core.clock import Clock
-from stayfast.core.constants import BYTES_A_TOKEN
+from stayfast.core.constants import BYTES_A_TOKEN, MAX_NAME
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.events import AttemptDone, Sink
 from stayfast.core.types import Api, Chunk, Outcome, Usage
@@ -29,7 +29,7 @@ PAYMENT_REQUIRED, FORBIDDEN, NOT_FOUND, TOO_MANY = 402, 403, 404, 429
 OF_THE_REQUEST_TOO = (PAYMENT_REQUIRED, FORBIDDEN)  # or the request's fault: too many tokens, a moderated prompt
 REPEATS = "x-stainless-retry-count"
 FIRST, HEDGE, RETRY, FALLBACK, RESCUE = "first", "hedge", "retry", "fallback", "rescue"  # why an attempt is made
-MAX_NAME, MAX_WORD = 128, 64  # characters of a client's or upstream's text in events
+MAX_WORD = 64  # characters of an upstream's word in events
 
 
 def is_sdk_retry(headers: Sequence[tuple[str, str]]) -> bool:
@@ -72,8 +72,10 @@ class Attempt:
             n_bytes -= aim.note_sent(member.upstream.name, self.began_at)
         n_tokens = n_bytes // BYTES_A_TOKEN
         norm = member.baselines.baseline_for(call.model, n_tokens, not is_incremental)
-        predictor = member.predictor
-        self._guess = predictor.start_call(n_tokens) if predictor is not None and is_incremental else None
+        predictors = member.predictors
+        self._guess = None
+        if predictors is not None and is_incremental:
+            self._guess = predictors.of(call.model[:MAX_NAME]).start_call(n_tokens)
         self._place = acquire_permit(member, norm, self.began_at, call.model, n_tokens=n_tokens, lane=lane)
 
     def open(self) -> Coroutine[Any, Any, AnswerStream]:
@@ -92,6 +94,11 @@ class Attempt:
     @property
     def name(self) -> str:
         return self.member.upstream.name
+
+    @property
+    def upstream_model(self) -> tuple[str, str]:
+        """The upstream's name, and the start of the model's name there."""
+        return self.member.upstream.name, self.call.model[:MAX_NAME]
 
     def note_first_content(self) -> None:
         """The first token arrived: the upstream works. In a stream, learning waits until the token is sent."""
@@ -281,9 +288,10 @@ async def read_to_first_token(attempt: Attempt, stream: AnswerStream) -> Chunk:
 
 async def read_whole(attempt: Attempt, stream: AnswerStream, watch: RequestTimeouts, idle_s: float, clock: Clock) -> Chunk:
     """Read the whole answer."""
-    has_started = False
+    has_started, n_progress = False, 0
     while (chunk := await stream.next()) is not None and not chunk.data:
-        if attempt.is_incremental and (chunk.n_content or has_started):  # else it is timed as a whole
+        has_moved, n_progress = stream.summary.n_progress != n_progress, stream.summary.n_progress
+        if attempt.is_incremental and (chunk.n_content or (has_started and has_moved)):  # else it is timed as a whole
             now = clock.now()
             watch.arm("idle_s", idle_s, now)
             if not has_started:

@@ -10,25 +10,26 @@ lookup in an empty scope needs no embedding. All labels come from `Sameness`: wh
 """
 
 import asyncio
-import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import SemanticLookup, Sink
 from stayfast.core.types import Api, Request
+from stayfast.pipeline.cache.answer_judge import Sameness
 from stayfast.pipeline.cache.labels import LabelRecord, Learning, decode_label
 from stayfast.pipeline.cache.semantic_index import Index, LabelLog, SemanticIndex
 from stayfast.pipeline.tasks import BackgroundTasks
-from stayfast.policy.cache.answer_clusters import Neighbour
+from stayfast.policy.cache.answer_clusters import USUAL_SPREAD, Neighbour
 from stayfast.policy.cache.calibration import CalibrationEstimate, Calibrator
 from stayfast.policy.cache.eligibility import exclusion_reason
 from stayfast.policy.cache.english import LEXICONS
 from stayfast.policy.cache.freshness import age_of
-from stayfast.policy.cache.lexical import Wording, find_difference, parse_wording, shares_template
+from stayfast.policy.cache.lexical import Wording, parse_wording
 from stayfast.policy.cache.similarity import (
     N_FEATURES,
     FixedThreshold,
@@ -45,54 +46,6 @@ from stayfast.wire.stored_answer import read_stored_text
 if TYPE_CHECKING:
     from stayfast.stores.embedder import Floats
 
-N_SHORT_WORDS = 40  # up to this length opposites make answers different; in longer ones only numbers, names and "not" do
-MAX_CHARS = 4000  # longer answers are equivalent only if they are identical: the embedder does not read their end
-_MARKER: Final = re.compile(r"(?m)^\s*\d{1,2}[.)]\s")  # the number of a list item, which is no figure
-
-
-class Sameness(Protocol):
-    """Compares answers, in the background."""
-
-    async def is_same(self, one: str, other: str) -> bool | None:
-        """Whether two answers are equivalent; None: unknown, and nothing is learned."""
-
-
-class ByMeaning:
-    """Two answers are equivalent if they have the same words, or a cosine of at least `least` and no difference that counts.
-
-    Numbers, negation, names and word order make answers of any length different. So do different words in the same template,
-    because the vectors of two filled-in forms are nearly equal. Opposites make short answers different. In doubt, answers
-    count as different: this error costs hits, the opposite error would falsify the error figure. A hard case is never
-    "unknown", because the hard cases are those that are wrong. The embedder reads only the beginning of a long answer.
-    """
-
-    __slots__ = ("_embedding", "_least")
-
-    def __init__(self, embedding: Embedders, least: float) -> None:
-        self._embedding = embedding
-        self._least = least
-
-    async def is_same(self, one: str, other: str) -> bool | None:
-        if one == other:
-            return True
-        if max(len(one), len(other)) > MAX_CHARS:
-            return False
-        first, second = parse_wording(_MARKER.sub("", one)), parse_wording(_MARKER.sub("", other))
-        if first.words == second.words:
-            return True
-        why = find_difference(first, second)
-        if why and (why != "opposites" or max(len(first.words), len(second.words)) <= N_SHORT_WORDS):
-            return False
-        if shares_template(first, second):
-            return False
-        if self._embedding.background is None:
-            return None
-        try:
-            rows = await self._embedding.background.embed([one, other])
-        except NoEmbedder:
-            return None
-        return float(rows[0] @ rows[1]) >= self._least
-
 
 class Verifier(Protocol):
     """Checks a hit before it is returned. A failure counts as a no. It must end within the time of the lookup."""
@@ -101,9 +54,10 @@ class Verifier(Protocol):
         """Whether an answer that was made for another question also answers this one."""
 
 
-N_COMPARED = 5  # answers of neighbours that a new one is compared with
+N_COMPARED = 3  # answers that a new one is compared with: the judged one, and others with most neighbours
 MAX_BYTES_A_CHAR = 4
-MAX_PENDING = 64  # answers that wait for their comparison; beyond it, the newest is not compared
+MAX_PENDING = 256  # answers that are compared at the same time; beyond it, the newest is not compared
+ALIKE = 0.6  # cosine from which a question waits for the comparison of another, which may add the answer that it needs
 _CONVERSATIONS = frozenset((Api.CHAT, Api.MESSAGES, Api.RESPONSES))
 
 
@@ -132,6 +86,14 @@ class SemanticHit(Struct, frozen=True):
     is_audited: bool
 
 
+class _Comparison(Struct, frozen=True, eq=False):
+    """A question whose answer is being compared."""
+
+    scope: bytes
+    row: "Floats"
+    is_over: asyncio.Event
+
+
 class SemanticStats(Struct, frozen=True):
     """The state of a route's semantic cache, over all tenants. threshold, estimate: of the tenant with the largest possible
     error; None: no tenant has a threshold yet; estimate: None: a fixed threshold, whose error is unknown.
@@ -155,23 +117,23 @@ class SemanticCache:
     def __init__(self, config: SemanticConfig, route: str, *, store: Store, embedding: Embedders,
                  index: Callable[[int], Index], sameness: Sameness, verifier: Verifier | None, clock: Clock, rng: Random,
                  sink: Sink, is_ready: bool = True) -> None:
-        """is_ready: False: its log must be read first."""
+        """rng: chooses the audited hits. is_ready: False: its log must be read first."""
         self.config = config
         self._fixed = FixedThreshold(config.threshold) if config.threshold is not None else None
         self.learning = Learning(config.calibration_config())  # with a fixed threshold there are no labels
         self._route = route
         self._store = store
         self.embedding = embedding
-        self.index = SemanticIndex(config.max_questions, index)
+        self._lexicon = LEXICONS[config.eligible.language]
+        self.index = SemanticIndex(config.max_questions, index, self._lexicon.fillers)
         self.sameness = sameness
         self.verifier = verifier  # None: hits are not verified
         self._clock = clock
         self._rng = rng
         self._sink = sink
-        self._lexicon = LEXICONS[config.eligible.language]
         self.is_ready = is_ready
         self._tasks = BackgroundTasks()
-        self._one_by_one = asyncio.Lock()  # otherwise two equal answers, learned at once, would both be added
+        self._comparisons: list[_Comparison] = []  # those that run, oldest first
 
     def configure(self, config: SemanticConfig, verifier: Verifier | None) -> bool:
         """Take new settings. False, and nothing has changed, if what was learned is useless with them: another judge,
@@ -254,8 +216,10 @@ class SemanticCache:
             return Judgement("no_neighbour")
         query.neighbours = self.index.find_neighbours(query.scope, query.row)
         judged = judge_question(query.wording, query.neighbours, indexed.votes, self.rule_of(query.tenant), self._lexicon)
-        query.judgement = reject_new_words(judged, query.wording, indexed.votes, self.config.new_word_cosine,
-                                            self._lexicon)
+        judged = reject_new_words(judged, query.wording, indexed.votes, self.config.new_word_cosine)
+        if not judged.why and self._fixed is None:
+            judged = judged._replace(why=self.learning.reject_reason(query.tenant, query.scope, self._clock.now()))
+        query.judgement = judged
         return query.judgement
 
     async def _fetch_hit(self, query: SemanticQuery, request: Request, max_age_s: float, until: float) -> SemanticHit | str:
@@ -273,6 +237,8 @@ class SemanticCache:
         if self.verifier is not None and not await self.verifier.is_right_answer(query.text, read_stored_text(request,
                                                                                                                stored.body)):
             return "refused"
+        if self._fixed is None:
+            self.learning.record_hit(query.tenant, self._clock.now())
         query.was_given = self._rng.random() < self.config.audit_share
         return SemanticHit(key, stored, judgement.nearest.cosine, judgement.p, query, query.was_given)
 
@@ -306,41 +272,62 @@ class SemanticCache:
             self._record_label(query, judgement.nearest.answer, judgement, is_right=False)
 
     async def _learn(self, query: SemanticQuery, request: Request, key: bytes, stored: CachedAnswer) -> None:
-        async with self._one_by_one:
-            if query.row is None:
-                embedder = self.embedding.background
-                if embedder is None or not self.is_ready or not embedder.is_whole(query.text):
-                    return
-                try:
-                    query.row = (await embedder.embed([query.text]))[0]
-                except NoEmbedder:
-                    return
-            if query.judgement is None:
-                self._judge(query)
-            answer = await self._find_same_answer(query, request, read_stored_text(request, stored.body))
-            self._add_question(query, query.row, answer, key)
+        if query.row is None:
+            embedder = self.embedding.background
+            if embedder is None or not self.is_ready or not embedder.is_whole(query.text):
+                return
+            try:
+                query.row = (await embedder.embed([query.text]))[0]
+            except NoEmbedder:
+                return
+        if query.judgement is None:
+            self._judge(query)
+        row, comparison = query.row, _Comparison(query.scope, query.row, asyncio.Event())
+        earlier = [one for one in self._comparisons
+                   if one.scope == query.scope and float(one.row @ row) >= ALIKE]
+        self._comparisons.append(comparison)
+        try:
+            for one in earlier:
+                await one.is_over.wait()
+            known = self.index.find_neighbours(query.scope, row) if query.scope in self.index.scopes else []
+            text = read_stored_text(request, stored.body)
+            answer, is_decided = await self._find_same_answer(query, known, request, text)
+            if is_decided:
+                self._add_question(query, row, known, answer, key)
+        finally:
+            self._comparisons.remove(comparison)
+            comparison.is_over.set()
 
-    async def _find_same_answer(self, query: SemanticQuery, request: Request, text: str) -> int | None:
-        """The neighbour's answer that is equivalent. The comparison with the judged one is a label."""
-        judgement = query.judgement
+    async def _find_same_answer(self, query: SemanticQuery, known: list[Neighbour], request: Request,
+                                text: str) -> tuple[int | None, bool]:
+        """The neighbour's answer that is equivalent, None if all differ; and False if a comparison had no result, so that
+        nothing is known. The comparison with the judged answer is a label.
+        """
+        judgement, is_decided = query.judgement, True
         judged = judgement.nearest.answer if judgement is not None and judgement.nearest and judgement.features else None
-        answers = [one.answer for one in query.neighbours] if judged is None else [
-            judged, *[one.answer for one in query.neighbours]]
+        votes = Counter(one.answer for one in known)  # in the order of the neighbours, where equal
+        answers = ([] if judged is None else [judged]) + [answer for answer, _ in votes.most_common()]
         for answer in list(dict.fromkeys(answers))[:N_COMPARED]:
             _, stored = await self._read_stored(query.scope, answer, self._clock.now() + self.config.lookup_timeout_s)
-            is_same = await self.sameness.is_same(text, read_stored_text(request,
-                                                                         stored.body)) if stored is not None else None
-            if is_same is not None and answer == judged and judgement is not None:
+            if stored is None:
+                continue
+            is_same = await self.sameness.is_same(text, read_stored_text(request, stored.body), query.text, request.model)
+            if is_same is None:
+                is_decided = False
+                continue
+            if answer == judged and judgement is not None:
                 self._record_label(query, answer, judgement, is_right=is_same)
             if is_same:
-                return answer
-        return None
+                return answer, True
+        return None, is_decided
 
     def _record_label(self, query: SemanticQuery, answer: int, judgement: Judgement, *, is_right: bool) -> None:
         n_audits = self.learning.note_audit_judged(query.tenant) if query.was_given else 1.0
-        label = LabelRecord(judgement.features, is_right, query.was_given, query.tenant, query.scope, answer, n_audits)
+        label = LabelRecord(judgement.features, is_right, query.was_given, query.tenant, query.scope, answer, n_audits,
+                            judgement.is_servable)
         self._record_vote(label)
         if self._fixed is None:
+            self.learning.miss_share = self.sameness.miss_share
             self.learning.learn(label, self.index.log)
         if query.was_given:
             if self._fixed is not None:
@@ -352,22 +339,22 @@ class SemanticCache:
         if indexed is not None and label.answer in indexed.keys:
             indexed.votes.record_judgement(label.answer, is_right=label.is_right, was_given=label.was_given)
 
-    def _add_question(self, query: SemanticQuery, row: "Floats", answer: int | None, key: bytes) -> None:
-        nearest = query.neighbours[0] if query.neighbours else None
-        if nearest is not None and nearest.wording.words == query.wording.words:
-            self.index.remove(nearest.key)  # the same question
-        self.index.add_question(query.scope, query.wording, row, answer=answer, answer_key=key)
+    def _add_question(self, query: SemanticQuery, row: "Floats", known: list[Neighbour], answer: int | None,
+                      key: bytes) -> None:
+        if known and known[0].wording.words == query.wording.words:
+            self.index.remove(known[0].key)  # the same question
+        spread = next((one.cosine for one in known if one.answer == answer), USUAL_SPREAD)
+        self.index.add_question(query.scope, query.wording, row, answer=answer, answer_key=key, spread=spread)
 
     def begin_logging(self, log: LabelLog | None) -> None:
         """Everything logged was read; log from now on. log: None: it cannot be read."""
         self.index.begin_logging(log)
         self.is_ready = True
 
-    def share(self, log: Callable[[bytes], LabelLog]) -> None:
-        """Share what is learned with other processes, through `receive_logged`. log: makes a log for 8 bytes that identify
-        this process.
+    def share(self, log: Callable[[bytes], LabelLog], worker_id: bytes) -> None:
+        """Share what is learned with other processes, through `receive_logged`. worker_id: 8 bytes that identify this
+        process in the log that `log` makes.
         """
-        worker_id = self._rng.randbytes(8)
         self.index.share(log(worker_id), int.from_bytes(worker_id[:4], "big"))
 
     def receive_logged(self, key: int, body: bytes, is_own: bool, *, floats: Callable[[bytes], "Floats"]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, msgpack
 
-from stayfast.policy.cache.answer_clusters import AnswerVotes, Neighbour
+from stayfast.policy.cache.answer_clusters import USUAL_SPREAD, AnswerVotes, Neighbour
 from stayfast.policy.cache.lexical import Wording
 from stayfast.policy.cache.similarity import N_NEAREST
 
@@ -55,6 +55,7 @@ class Logged(Struct, array_like=True, gc=False):
     answer_key: bytes  # the store's key of this question; one phrasing has it
     wording: Wording
     row: bytes  # float32
+    spread: float = USUAL_SPREAD  # as in `answer_clusters.Neighbour`
 
 
 class SemanticScope:
@@ -62,8 +63,8 @@ class SemanticScope:
 
     __slots__ = ("keys", "votes")
 
-    def __init__(self) -> None:
-        self.votes = AnswerVotes()
+    def __init__(self, fillers: frozenset[str]) -> None:
+        self.votes = AnswerVotes(fillers=fillers)
         self.keys: dict[int, bytes] = {}
 
 
@@ -75,10 +76,12 @@ class SemanticIndex:
     """The index of one route, of at most `most` phrasings; the oldest is evicted. One task at a time; nothing here awaits.
     """
 
-    def __init__(self, most: int, index: Callable[[int], Index]) -> None:
+    def __init__(self, most: int, index: Callable[[int], Index], fillers: frozenset[str]) -> None:
+        """fillers: words without content."""
         self.scopes: dict[bytes, SemanticScope] = {}
         self.log: LabelLog | None = None  # None: nothing survives a restart
         self._most = most
+        self._fillers = fillers
         self._new_index = index
         self._index: Index | None = None  # until the first vector, which sets the dimensions
         self._order: dict[int, tuple[bytes, int, bytes]] = {}  # scope, answer and question of each phrasing, oldest first
@@ -101,14 +104,19 @@ class SemanticIndex:
         return self.scopes[scope].votes.find_neighbours(
             self._index.nearest(scope, row, N_NEAREST) if self._index is not None else [])
 
-    def add_question(self, scope: bytes, wording: Wording, row: "Floats", *, answer: int | None, answer_key: bytes) -> None:
+    def add_question(self, scope: bytes, wording: Wording, row: "Floats", *, answer: int | None, answer_key: bytes,
+                     spread: float = USUAL_SPREAD) -> None:
         """Add a question that leads to this answer (None: to a new one). From now on the answer's key is `answer_key`."""
+        is_confirmed = answer is not None
         if answer is None:
             self._n_answers += 1
             answer = self._n_answers
         self._n_keys += 1
-        entry = Logged(scope, answer, answer_key, wording, row.tobytes() if self.log is not None else b"")
+        entry = Logged(scope, answer, answer_key, wording, row.tobytes() if self.log is not None else b"",
+                       spread)
         self._add(self._n_keys, entry, row)
+        if is_confirmed:
+            self.scopes[scope].votes.confirm(answer)
         if self.log is not None:
             self.log.put(self._n_keys, _encode(entry))
         self._evict_oldest()
@@ -176,13 +184,13 @@ class SemanticIndex:
     def _add(self, key: int, entry: Logged, row: "Floats") -> None:
         indexed = self.scopes.get(entry.scope)
         if indexed is None:
-            indexed = self.scopes[entry.scope] = SemanticScope()
+            indexed = self.scopes[entry.scope] = SemanticScope(self._fillers)
         indexed.keys[entry.answer] = entry.answer_key
         if self._index is None:
             self._index = self._new_index(len(row))
         self._order[key] = (entry.scope, entry.answer, entry.answer_key)
         self._questions[entry.answer_key] = key
-        evicted = indexed.votes.add(key, entry.answer, entry.wording)
+        evicted = indexed.votes.add(key, entry.answer, entry.wording, entry.spread)
         self._index.add(entry.scope, key, row)
         if evicted is not None:
             self._drop(entry.scope, evicted)

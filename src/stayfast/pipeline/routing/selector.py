@@ -6,7 +6,7 @@ from random import Random
 
 from msgspec import Struct
 
-from stayfast.core.constants import BYTES_A_TOKEN
+from stayfast.core.constants import BYTES_A_TOKEN, MAX_NAME
 from stayfast.core.events import Ejected, Fanout, Sink
 from stayfast.core.types import AnswerSummary, Api, Request
 from stayfast.policy.admission.price import Prices
@@ -46,6 +46,10 @@ class Target:
     model: str | None = None
     prices: Prices = field(default_factory=dict)  # by the model's name there
     continues: bool = False  # it can continue an assistant message at the end of a request
+
+    def upstream_model(self, requested: str) -> tuple[str, str]:
+        """The upstream's name, and the start of the model's name there. requested: as the client names it."""
+        return self.member.upstream.name, (self.model or requested)[:MAX_NAME]
 
 
 class _Peers(Struct, frozen=True):
@@ -89,7 +93,8 @@ class UpstreamSelector:
             blocks = hash_blocks(request_prompt.prompt, model)
         else:
             request_prompt = read_session(body) if self._sees_sessions else _NOTHING
-        aim = RoutingFeedback(self, n_body, blocks, len(request_prompt.prompt), request.api is _RESPONSES_API)
+        aim = RoutingFeedback(self, n_body, blocks, len(request_prompt.prompt), request.api is _RESPONSES_API,
+                              model[:MAX_NAME])
         peers = self._peers.get(id(offers))
         if peers is None or peers.offers is not offers:
             peers = self._peers_of(offers)
@@ -110,7 +115,7 @@ class UpstreamSelector:
         new_shares = self._compute_new_shares(aim, session, names, loads, now) if blocks or session else []
         if weights:
             _weigh(loads, peers)
-        waits_s = _predict_waits_s(peers.members, new_shares, aim.n_body) if new_shares else []
+        waits_s = _predict_waits_s(peers.offers, new_shares, aim) if new_shares else []
         found = order_by_score(loads, weights, new_shares, waits_s, max_load=config.affinity.max_load, rng=rng)
         if self._has_affinity:
             self._count(names[found[0]], found[0], new_shares)
@@ -190,22 +195,23 @@ class UpstreamSelector:
             tokens[name, kind] = tokens.get((name, kind), 0) + n_bytes // BYTES_A_TOKEN
         return n_known
 
-    def note_first_token(self, name: str, ttft_s: float, n_body: int, response_id: str | None, *, is_whole: bool) -> None:
+    def note_first_token(self, aim: "RoutingFeedback", name: str, ttft_s: float, response_id: str | None, *,
+                         is_whole: bool) -> None:
         """The first token arrived. response_id: of a response that can be continued."""
         if self._outliers is not None:
-            self._outliers.record_first_token(name, ttft_s, n_body, is_whole=is_whole)
+            self._outliers.record_first_token(name, ttft_s, aim.n_body, model=aim.model, is_whole=is_whole)
         if response_id is not None and self._sees_sessions:
             responses = self._responses
             responses[hash(response_id)] = name
             if len(responses) > MAX_RESPONSES:
                 del responses[next(iter(responses))]
 
-    def note_end(self, name: str, seconds: float, n_body: int, *, is_lost: bool, is_whole: bool) -> None:
+    def note_end(self, aim: "RoutingFeedback", name: str, seconds: float, *, is_lost: bool, is_whole: bool) -> None:
         """A call failed by the endpoint's fault, or lost to a hedge."""
         if self._outliers is None:
             return
         if is_lost:
-            self._outliers.record_lower_bound(name, seconds, n_body, is_whole=is_whole)
+            self._outliers.record_lower_bound(name, seconds, aim.n_body, model=aim.model, is_whole=is_whole)
         else:
             self._outliers.record_failure(name)
 
@@ -234,12 +240,12 @@ def _weigh(loads: list[CandidateLoad], peers: _Peers) -> None:
             loads[index] = weigh_load(loads[index], n_before, peers.weights[index])
 
 
-def _predict_waits_s(members: Sequence[UpstreamState], new_shares: Sequence[float], n_body: int) -> list[float]:
+def _predict_waits_s(offers: Sequence[Target], new_shares: Sequence[float], aim: "RoutingFeedback") -> list[float]:
     """The predicted time to the first token at each upstream; empty unless it is known for all."""
     waits_s = []
-    for member, new_share in zip(members, new_shares, strict=False):
-        predictor = member.predictor
-        wait_s = predictor.predict_s(n_body * new_share / BYTES_A_TOKEN) if predictor is not None else None
+    for offer, new_share in zip(offers, new_shares, strict=False):
+        predictors, (_, model) = offer.member.predictors, offer.upstream_model(aim.model)
+        wait_s = predictors.predict_s(model, aim.n_body * new_share / BYTES_A_TOKEN) if predictors is not None else None
         if wait_s is None:
             return []
         waits_s.append(wait_s)
@@ -254,16 +260,17 @@ class RoutingFeedback(Struct):
     blocks: list[int]
     n_prompt: int  # bytes; 0: not read
     is_stored: bool  # the answer can be continued, at its upstream
+    model: str  # as the client names it
 
     def note_sent(self, name: str, now: float) -> int:
         return self.selector.note_sent(self, name, now)
 
     def note_first_token(self, name: str, ttft_s: float, summary: AnswerSummary, *, is_whole: bool) -> None:
-        self.selector.note_first_token(name, ttft_s, self.n_body, summary.response_id if self.is_stored else None,
+        self.selector.note_first_token(self, name, ttft_s, summary.response_id if self.is_stored else None,
                                        is_whole=is_whole)
 
     def note_end(self, name: str, seconds: float, *, is_lost: bool, is_whole: bool) -> None:
-        self.selector.note_end(name, seconds, self.n_body, is_lost=is_lost, is_whole=is_whole)
+        self.selector.note_end(self, name, seconds, is_lost=is_lost, is_whole=is_whole)
 
 
 def session_of(headers: Sequence[tuple[str, str]]) -> bytes:

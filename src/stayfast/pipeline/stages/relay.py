@@ -9,7 +9,7 @@ from stayfast.core.types import Allowance, AnswerSummary, Chunk, Outcome, Stage
 from stayfast.pipeline.exchange import Exchange, ReleaseStack, before_silence_ends_s, steps_timing
 from stayfast.pipeline.plan import StartedAnswer
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
-from stayfast.pipeline.timing.token_timings import STALL_AFTER_S, TokenTimings
+from stayfast.pipeline.timing.token_timings import STALL_AFTER_S, SilenceClock, TokenTimings
 from stayfast.wire.stream_report import StreamReport
 
 SUCCESS, DROPPED, IGNORED = Outcome
@@ -22,7 +22,7 @@ class Reply:
     """
 
     __slots__ = ("_cadence", "_clock", "_ends_at", "_ex", "_held", "_idle_s", "_is_over", "_lead", "_n_chunks", "_on_end",
-                 "_source", "_stream", "allowances")
+                 "_silence", "_source", "_stream", "allowances")
 
     def __init__(self, ex: Exchange, started: StartedAnswer, held: ReleaseStack, on_end: OnEnd, clock: Clock, *,
                  allowances: tuple[Allowance, ...] = ()) -> None:
@@ -42,6 +42,7 @@ class Reply:
         if silence_s is not None and ex.policy.ends_partial:  # end the answer before the client's SDK times out
             self._idle_s = min(self._idle_s, before_silence_ends_s(silence_s))
         self._ends_at = ex.ledger.ends_at
+        self._silence = SilenceClock(started.stream.summary)
         self._n_chunks = 0
         self._is_over = False
 
@@ -95,7 +96,7 @@ class Reply:
         now = self._clock.now()
         if now >= self._ends_at and not self._stream.summary.is_complete:  # a stored answer never waits
             return self._overrun(self._ex.timeouts.timeout_error(Stage.RELAY), IGNORED)
-        self._ex.timeouts.arm("idle_s", self._idle_s, now)
+        self._ex.timeouts.arm("idle_s", self._idle_s, now - self._silence.seconds)
         try:
             chunk = await self._stream.next()
         except asyncio.CancelledError:
@@ -113,6 +114,9 @@ class Reply:
             return None
         if chunk.n_content:
             self._cadence.note_content(self._clock.now())
+            self._silence.note_content(self._stream.summary)
+        else:
+            self._silence.note_read(self._stream.summary, self._clock.now() - now)
         if chunk.data:
             self._n_chunks += 1
         return chunk

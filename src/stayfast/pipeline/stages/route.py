@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from random import Random
 
 from stayfast.core.clock import Clock
+from stayfast.core.constants import MAX_NAME
 from stayfast.core.errors import Rejected
-from stayfast.pipeline.attempts.attempt import MAX_NAME
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Admitted, Plan, Prompt, Route, RoutePolicy, targets_for
 from stayfast.pipeline.routing.selector import Target, session_of

@@ -3,10 +3,11 @@
 import asyncio
 
 from stayfast.core.clock import Clock
+from stayfast.core.constants import MAX_NAME
 from stayfast.core.errors import Shed, StayfastError
 from stayfast.core.events import Renewed, RequestDone, Sink
 from stayfast.core.types import SETTLE, AnswerSummary, Api
-from stayfast.pipeline.attempts.attempt import MAX_NAME, MAX_WORD
+from stayfast.pipeline.attempts.attempt import MAX_WORD
 from stayfast.pipeline.exchange import Exchange, steps_timing
 from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.admission.response_owners import ResponseOwners
@@ -17,7 +18,7 @@ CLIENT_LEFT = 499  # as nginx logs it
 
 
 class Settle:
-    """Emits one RequestDone a request, and one Renewed a background refresh."""
+    """Emits one RequestDone a request, one Renewed a background refresh, and nothing for a judgement."""
 
     __slots__ = ("_clock", "_owners", "_sink")
 
@@ -36,6 +37,8 @@ class Settle:
         ex.ledger.enter(SETTLE)
         ex.timeouts.stop()
         arrival, request, record = ex.arrival, ex.request, ex.record
+        if arrival.is_judgement:
+            return  # no request of a client; its attempts were reported, with their cost
         if arrival.is_refresh:
             result = "refreshed" if why is None else "shed" if isinstance(why, Shed) else "failed"
             self._sink.emit(Renewed(ex.route or "", result, self._clock.now() - arrival.accepted_at))

@@ -8,6 +8,7 @@ model that is always slow does not stall). The wait in which an answer was cut o
 from typing import Final
 
 from stayfast.core.events import Fact, Sink, Stall, TokenGaps
+from stayfast.core.types import AnswerSummary
 
 STALL_AFTER_S = 1.0  # a reader's attention lasts about this long (Nielsen, 1993)
 STALL_TIMES_MEAN = 8.0
@@ -24,6 +25,32 @@ class _Silent:
 
 
 SILENT: Final[Sink] = _Silent()
+
+
+class SilenceClock:
+    """How long an answer has made no progress, over all reads since. Comments and pings show that a connection is open, not
+    that an answer is being written. Time in which the client reads nothing does not count.
+    """
+
+    __slots__ = ("_n_progress", "seconds")
+
+    def __init__(self, summary: AnswerSummary) -> None:
+        self.seconds = 0.0
+        self._n_progress = summary.n_progress
+
+    def note_content(self, summary: AnswerSummary) -> None:
+        self.seconds = 0.0
+        self._n_progress = summary.n_progress
+
+    def note_read(self, summary: AnswerSummary, waited_s: float) -> None:
+        """A read without content ended, after `waited_s`."""
+        if summary.n_progress != self._n_progress:
+            self.note_content(summary)
+        else:
+            self.seconds += waited_s
+
+    def __repr__(self) -> str:
+        return f"<SilenceClock {self.seconds:.3g} s>"
 
 
 class TokenTimings:

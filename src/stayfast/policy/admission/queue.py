@@ -10,7 +10,11 @@ A queue caused by a burst drains; a standing queue does not. So the longest wait
 its band has not been empty (CoDel, in the form of "Fail at Scale"):
 
     longest wait = max_wait_s                    if it was empty within the last `max_wait_s`
-                 = target_wait_s                 otherwise, except for its first request, which gets the next place
+                 = target_wait_s                 otherwise, except for its first request if no higher band waits: it gets
+                                                 one of the next places
+
+The short wait empties the queue every now and then. That is no drain: a standing queue stays one if its next request comes
+within `max_wait_s` (the last one was rejected) or `target_wait_s` (it got a place) of its latest one.
 
 A new request is rejected at once if it would wait too long. By Little's law, with mean service time S and n in flight:
 
@@ -19,7 +23,7 @@ A new request is rejected at once if it would wait too long. By Little's law, wi
 Beyond `max_queue` one request is pushed out: in the lowest band, of the tenant with the most waiting requests for its
 weight, the one with the latest key.
 Source: CoDel (Nichols and Jacobson, 2012) and its server variant ("Fail at Scale", ACM Queue 2015); earliest deadline
-first; the push-out rule is ours.
+first; the push-out rule and the memory of standing queues are ours.
 When wrong: at very low rates, or if an answer takes longer than `max_wait_s`, every queue is a standing one.
 """
 
@@ -74,22 +78,29 @@ class _Entry(NamedTuple, Generic[T]):
 
 
 class _Lane(Generic[T]):
-    __slots__ = ("entries", "share", "standing_since")
+    __slots__ = ("entries", "last_at", "share", "standing_since", "was_rejected")
 
     def __init__(self, share: TenantShare, now: float) -> None:
         self.share = share
         self.entries: list[_Entry[T]] = []
-        self.standing_since = now
+        self.standing_since = self.last_at = now  # last_at: of the latest request
+        self.was_rejected = False  # the last request that left the lane, because it waited too long
+
+    def continues(self, now: float, config: QueueConfig) -> bool:
+        """Whether a request at `now` joins the queue that stood here before the lane was empty."""
+        gap_s = config.max_wait_s if self.was_rejected else config.target_wait_s
+        return self.last_at - self.standing_since > config.max_wait_s and now - self.last_at < gap_s
 
 
 class Queue(Generic[T]):
     """The waiting requests. Pure state; instants never go back. Maintains `n_waiting` of the shares."""
 
-    __slots__ = ("_bands", "_n_in", "_n_pushed", "config", "n", "service_s")
+    __slots__ = ("_bands", "_empty", "_n_in", "_n_pushed", "config", "n", "service_s")
 
     def __init__(self, config: QueueConfig) -> None:
         self.config = config
         self._bands: list[dict[TenantShare, _Lane[T]]] = [{} for _ in BANDS]
+        self._empty: list[dict[TenantShare, _Lane[T]]] = [{} for _ in BANDS]  # lanes that may continue
         self._n_in = [0] * len(BANDS)  # `n` by band
         self._n_pushed = 0
         self.n = 0
@@ -108,7 +119,11 @@ class Queue(Generic[T]):
         lanes, now = self._bands[waiting.band], waiting.queued_at
         lane = lanes.get(waiting.share)
         if lane is None:
-            lane = lanes[waiting.share] = _Lane(waiting.share, now)
+            lane = self._empty[waiting.band].pop(waiting.share, None)
+            if lane is None or not lane.continues(now, self.config):
+                lane = _Lane(waiting.share, now)
+            lanes[waiting.share] = lane
+        lane.last_at = now
         self._n_pushed += 1
         key = min(waiting.deadline_at, now + self.config.aging_s)
         insort(lane.entries, _Entry(key, self._n_pushed, waiting))
@@ -126,7 +141,9 @@ class Queue(Generic[T]):
             return None
         for band, lanes in enumerate(self._bands):
             if lanes and has_room(band):
-                return self._remove_at(_next_lane(lanes), band, 0)
+                lane = _next_lane(lanes)
+                lane.was_rejected = False
+                return self._remove_at(lane, band, 0)
         return None
 
     def remove(self, waiting: QueueEntry[T]) -> None:
@@ -140,12 +157,17 @@ class Queue(Generic[T]):
 
     def pop_overdue(self, now: float) -> list[QueueEntry[T]]:
         """Remove and return all requests that have waited too long."""
-        late = []
+        late, is_next = [], True
         for band, lanes in enumerate(self._bands):
             for lane in list(lanes.values()):
-                for index, waiting in reversed(list(self._overdue_in(lane, now))):
+                for index, waiting in reversed(list(self._overdue_in(lane, now, is_next=is_next))):
+                    lane.was_rejected = True
                     self._remove_at(lane, band, index)
                     late.append(waiting)
+            is_next = is_next and not lanes
+            empty = self._empty[band]
+            for share in [share for share, lane in empty.items() if not lane.continues(now, self.config)]:
+                del empty[share]
         return late
 
     def predict_wait_s(self, band: int, share: TenantShare, n_in_flight: int) -> float:
@@ -171,18 +193,20 @@ class Queue(Generic[T]):
     def depths(self) -> Iterator[tuple[str, int]]:
         yield from zip(BANDS, self._n_in, strict=True)
 
-    def _overdue_in(self, lane: _Lane[T], now: float) -> Iterator[tuple[int, QueueEntry[T]]]:
+    def _overdue_in(self, lane: _Lane[T], now: float, *, is_next: bool) -> Iterator[tuple[int, QueueEntry[T]]]:
+        """is_next: no request of a higher band waits."""
         config = self.config
         is_standing = now - lane.standing_since > config.max_wait_s
         for index, (_, _, waiting) in enumerate(lane.entries):
-            patience_s = config.target_wait_s if is_standing and index else config.max_wait_s
+            gets_next_place = is_next and index == 0
+            patience_s = config.target_wait_s if is_standing and not gets_next_place else config.max_wait_s
             if now - waiting.queued_at >= patience_s:
                 yield index, waiting
 
     def _remove_at(self, lane: _Lane[T], band: int, index: int) -> QueueEntry[T]:
         waiting = lane.entries.pop(index).waiting
         if not lane.entries:
-            del self._bands[band][lane.share]
+            self._empty[band][lane.share] = self._bands[band].pop(lane.share)
         waiting.share.leave_queue()
         self._n_in[band] -= 1
         self.n -= 1

@@ -12,13 +12,20 @@ been the same?), and a random share `audit` of the hits generates an answer, too
                    n_eff = (sum w)^2 / sum w^2,   upper(sum w wrong / sum w * n_eff, n_eff) <= max_error
     shadow     below `min_labels`, or without a threshold: nothing is served, but everything is judged and counted. A
                threshold needs a model fitted to labels of both classes, and a check against both
-    drift      if, of the last AUDITS_WATCHED audits, the lower 99 % bound of the share of wrong ones is above max_error, all
-               labels are dropped and shadow begins again
+    judge      if the judge of answers accepts a share `miss_share` of different answers, max_error (1 - miss_share) is the
+               bound for what it finds
+    looking    a threshold is chosen anew in each round, so `confidence` grows: 1 - ALPHA / (j (j + 1)), with j = 1 + the
+               number of times that the labels have doubled since the first choice
+    unserved   a label of an answer that would not be served anyway (not confirmed, on probation) trains the model, but says
+               nothing about a threshold
+    drift      if the test of the audits (policy/cache/drift.py) rejects, or that of a scope, all labels but the last
+               N_RETAINED are dropped and shadow begins again. Audits are labels, too, but the tests never
+               read labels of old traffic
     bounds     Clopper and Pearson's, which hold for any n: upper(x, n) is the `confidence` quantile of Beta(x + 1, n - x),
                lower(x, n) the `1 - confidence` quantile of Beta(x, n - x + 1)
 
 A fit reads all labels several times, too long for the event loop. So each new label processes PACE old ones; when all were
-read, one Newton step follows, and its model is used after a further round that puts all labels into bins. 0.2 ms a label.
+read, one Newton step follows, and its model is used after a further round that puts all labels into bins. 0.3 ms a label.
 Source: Clopper, Pearson, "The use of confidence or fiducial limits" (Biometrika, 1934); Press and others, "Numerical
 Recipes", 6.4 (the incomplete beta function by Lentz's continued fraction); Kish (1965) for n_eff; Horvitz, Thompson (1952)
 for the weights. The rest is ours.
@@ -29,10 +36,13 @@ calibrated, not guaranteed; audits measure it.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, lgamma, log, log1p
+from math import exp, lgamma, log, log1p, log2
 from typing import NamedTuple
 
+from stayfast.policy.cache.drift import AuditTest
+
 CONFIDENCE = 0.95
+ALPHA = 1.0 - CONFIDENCE
 _TINY = 1e-300
 _MAX_TERMS = 300
 _PRECISION = 1e-12
@@ -102,9 +112,10 @@ FURTHEST = 12.0  # logits; scores are cut off there
 N_BINS = int(2 * FURTHEST / STEP)
 RIDGE = 1.0  # 1 / C
 MOST_STEP = 5.0  # largest change of a weight per round: with separable labels a Newton step is unbounded
-AUDITS_WATCHED = 500
-DRIFT_CONFIDENCE = 0.99
+AUDITS_COUNTED = 500
 LEAST_LABELS = 50
+N_RETAINED = 50  # labels, after a restart
+NEAR = 2.0  # logits below the threshold, down to which labels test a scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +137,14 @@ class CalibrateConfig:
 
 
 class Label(NamedTuple):
-    """One comparison: the features, whether the cached answer was right, and how many hits the label represents."""
+    """One comparison: the features, whether the cached answer was right, and how many hits the label represents.
+    is_servable: whether the answer could have been served, by the rules that precede the threshold.
+    """
 
     features: tuple[float, ...]
     is_right: bool
     weight: float
+    is_servable: bool
 
 
 class CalibrationEstimate(NamedTuple):
@@ -163,7 +177,7 @@ class _Bins:
     def is_mixed(self) -> bool:
         return 0 < sum(self.n_wrong) < sum(self.n)
 
-    def threshold(self, max_error: float) -> int | None:
+    def threshold(self, max_error: float, confidence: float) -> int | None:
         """The lowest bin from which on the error is proven to be at most `max_error`; None: there is none."""
         found = None
         weight = wrong = squares = 0.0
@@ -171,7 +185,7 @@ class _Bins:
             if self.n[place]:
                 weight, wrong, squares = self._add_bin(place, weight, wrong, squares)
                 n_eff = weight * weight / squares
-                if is_at_most(max_error, wrong / weight * n_eff, n_eff):
+                if is_at_most(max_error, wrong / weight * n_eff, n_eff, confidence):
                     found = place
         return found
 
@@ -211,7 +225,8 @@ class _Round:
         self.at += 1
         row = (1.0, *label.features)
         score = _dot(self.model, row)
-        self.bins.add(score, label.weight, is_right=label.is_right)
+        if label.is_servable:
+            self.bins.add(score, label.weight, is_right=label.is_right)
         p = _logistic(score)
         error, curve = label.is_right - p, p * (1.0 - p)
         gradient = self.gradient
@@ -237,15 +252,20 @@ class Calibrator:
     """The calibration of one tenant on one route; a `similarity.DecisionRule`. Used by one task at a time; nothing here
     awaits."""
 
-    __slots__ = ("_audits", "_labels", "_oldest", "_place", "_proven", "_round", "config", "n_drifted", "n_labels")
+    __slots__ = ("_audit_test", "_audits", "_labels", "_oldest", "_place", "_proven", "_round", "config", "miss_share",
+                 "n_drifted", "n_labels")
+
+    needs_confirmation = True
 
     def __init__(self, config: CalibrateConfig, n_features: int) -> None:
         self.config = config
         self.n_labels = 0  # since the start, or since the last drift
         self.n_drifted = 0
+        self.miss_share = 0.0  # of different answers, those that the judge of answers calls the same
         self._labels: list[Label] = []
         self._oldest = 0  # index of the next label to replace, once there are max_labels
-        self._audits: deque[bool] = deque(maxlen=AUDITS_WATCHED)  # whether each found an error
+        self._audits: deque[bool] = deque(maxlen=AUDITS_COUNTED)  # whether each found an error
+        self._audit_test = AuditTest(config.max_error)
         self._proven = _Round([0.0] * (n_features + 1), 0)  # the last complete round, which gives p
         self._place: int | None = None  # the bin of its threshold
         self._round = _Round([0.0] * (n_features + 1), 0)
@@ -270,10 +290,18 @@ class Calibrator:
             return "shadow"
         return "" if p >= threshold else "unsure"
 
-    def learn(self, features: tuple[float, ...], *, is_right: bool, was_given: bool = False, n_audits: float = 1.0) -> None:
-        """Learn from a miss, or (`was_given`) from an audited hit that stands for `n_audits` audits. Takes 0.2 ms."""
+    def expected_error(self, features: Sequence[float]) -> float | None:
+        """The probability that the cached answer is wrong; None: there is no threshold, or the score is far below it."""
+        score = _dot(self._proven.model, (1.0, *features))
+        if self._place is None or score < self._place * STEP - FURTHEST - NEAR:
+            return None
+        return _logistic(-score)
+
+    def learn(self, features: tuple[float, ...], *, is_right: bool, was_given: bool = False, n_audits: float = 1.0,
+              is_servable: bool = True) -> None:
+        """Learn from a miss, or (`was_given`) from an audited hit that stands for `n_audits` audits. Takes 0.3 ms."""
         config = self.config
-        label = Label(features, is_right, n_audits / config.audit if was_given else 1.0)
+        label = Label(features, is_right, n_audits / config.audit if was_given else 1.0, is_servable)
         if len(self._labels) < config.max_labels:
             self._labels.append(label)
         else:
@@ -282,10 +310,8 @@ class Calibrator:
         self.n_labels += 1
         if was_given:
             self._audits.append(not is_right)
-            n_wrong, n = self.audit_counts()
-            max_error = self.config.max_error
-            if n_wrong > max(1.0, n * max_error) and lower_bound(n_wrong, n, DRIFT_CONFIDENCE) > max_error:
-                self._reset()
+            if self._audit_test.record_audit(is_wrong=not is_right):
+                self.restart()
                 return
         self._advance_round()
 
@@ -307,17 +333,25 @@ class Calibrator:
         if running.n:
             self._proven = running
             is_proven = running.is_fitted and running.bins.is_mixed
-            self._place = running.bins.threshold(self.config.max_error) if is_proven else None
+            bound = self.config.max_error * (1.0 - self.miss_share)
+            self._place = running.bins.threshold(bound, self._confidence(running.n)) if is_proven else None
         if running.n >= LEAST_LABELS and running.bins.is_mixed:
             self._round = _Round(running.next_model(), len(self._labels), is_fitted=True)
         else:
             self._round = _Round(running.model, len(self._labels))
 
-    def _reset(self) -> None:
-        """Drop all labels and the threshold; keep the model."""
+    def _confidence(self, n: int) -> float:
+        """The confidence of a threshold that is chosen with n labels."""
+        j = 1 + int(log2(max(1.0, n / self.config.min_labels)))
+        return 1.0 - ALPHA / (j * (j + 1))
+
+    def restart(self) -> None:
+        """Drop all labels but the last ones, and the threshold; keep the model."""
         self.n_drifted += 1
-        self.n_labels = self._oldest = 0
-        self._labels.clear()
+        in_order = self._labels[self._oldest:] + self._labels[:self._oldest]
+        self._labels = in_order[-N_RETAINED:]
+        self._oldest = 0
+        self.n_labels = len(self._labels)
         self._audits.clear()
         self._place = None
         self._round = _Round(self._proven.model, 0)

@@ -7,18 +7,23 @@ represents it; y1 is its answer. All ten vote:
     cos1     its cosine
     margin   cos1 - the best cosine of another answer. If all ten vote for y1: cos1 - the tenth's cosine; if the scope has
              fewer than ten, all of y1: 0, as nothing is known
-    vote5    the share of y1 among the nearest five
-    mean3    the mean cosine of the nearest three
-    vote10   the share of y1 among the ten
+    vote5    y1's votes among the nearest five, / 5; a scope with fewer phrasings has fewer votes to give
+    mean3    the sum of the cosines of the nearest three, / 3
+    vote10   y1's votes, / 10
     shared   common words / all words of the two texts (Jaccard)
+    new      the weighted share of the question's content words that no phrasing of y1 has
+    size     ln(1 + phrasings of y1), at most MAX_SIZE
+    beyond   cos1 - the mean spread of y1's phrasings among the ten: below 0, the question lies outside of what y1 answers
+    wrong    the share of y1's recent judgements that found it wrong
 
-p is a logistic function of these (policy/cache/calibration.py). y1 is served if p reaches the threshold and y1 is not on
-probation (policy/cache/answer_clusters.py). Below LEAST_COSINE nothing is served or learned. With `new_word_cosine`
-nothing is served below that cosine if the question has a content word that no phrasing of y1 has; such misses are labels,
-too.
+The last four recognise a question that nothing stored answers: new topics and questions out of scope have neighbours, too.
+p is a logistic function of these (policy/cache/calibration.py). y1 is served if p reaches the threshold, a second call has
+confirmed y1, and y1 is not on probation (policy/cache/answer_clusters.py). Below LEAST_COSINE nothing is served or learned.
+With `new_word_cosine` nothing is served below that cosine if the question has a content word that no phrasing of y1 has;
+such misses are labels, too.
 Source: ours; measured on public data (docs/cache-eval.md) and by `stayfast prove semantic`.
-When wrong: if each question occurs once, there are no votes, and the features are only cosine. The error of a fixed
-`threshold` is unknown.
+When wrong: if each question occurs once, there are no votes, and nothing is confirmed or served. The error of a fixed
+`threshold` is unknown, and it needs no confirmation.
 """
 
 from collections.abc import Sequence
@@ -33,12 +38,17 @@ from stayfast.policy.cache.english import ENGLISH, Lexicon
 from stayfast.policy.cache.lexical import Wording, find_difference
 
 N_NEAREST = 10
-N_FEATURES = 6
+N_FEATURES = 10
 LEAST_COSINE = 0.5
+MAX_SIZE = 4.0
 
 
 class DecisionRule(Protocol):
     """The decision from the features: `calibration.Calibrator`, or `FixedThreshold`."""
+
+    @property
+    def needs_confirmation(self) -> bool:
+        """Whether an answer must be confirmed by a second call before it is served."""
 
     def probability(self, features: Sequence[float]) -> float:
         """The probability, from 0 to 1, that y1 is right."""
@@ -51,6 +61,8 @@ class FixedThreshold:
     """A fixed threshold of the cosine. It does not bound the error."""
 
     __slots__ = ("threshold",)
+
+    needs_confirmation = False
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
@@ -67,19 +79,21 @@ class FixedThreshold:
 
 class Judgement(NamedTuple):
     """The result for one question. `why`: empty for a hit, else the rule that made it a miss. `nearest`: the neighbour whose
-    answer was judged. `compute_features`: empty if there was no such neighbour; else a label to learn once an answer was
-    generated and compared (`Calibrator.learn`, `AnswerVotes.judged`).
+    answer was judged. `features`: empty if there was no such neighbour; else a label to learn once an answer was generated
+    and compared (`Calibrator.learn`, `AnswerVotes.record_judgement`). `is_servable`: the answer is confirmed and not on
+    probation, so that the label counts for what would be served.
     """
 
     why: str
     nearest: Neighbour | None = None
     p: float = 0.0
     features: tuple[float, ...] = ()
+    is_servable: bool = True
 
 
 def judge_question(question: Wording, neighbours: Sequence[Neighbour], votes: AnswerVotes, rule: DecisionRule,
-          lexicon: Lexicon = ENGLISH) -> Judgement:
-    """Judge the answer of the nearest neighbour that the word rules do not tell apart from the question. About 20 us."""
+                   lexicon: Lexicon = ENGLISH) -> Judgement:
+    """Judge the answer of the nearest neighbour that the word rules do not tell apart from the question. About 40 us."""
     if not neighbours:
         return Judgement("no_neighbour")
     first_why = ""
@@ -92,31 +106,38 @@ def judge_question(question: Wording, neighbours: Sequence[Neighbour], votes: An
         return Judgement(first_why, neighbours[0])
     if nearest.cosine < LEAST_COSINE:
         return Judgement("unlike", nearest)
-    found = compute_features(question, nearest, neighbours)
+    found = compute_features(question, nearest, neighbours, votes)
     p = rule.probability(found)
-    return Judgement("probation" if votes.is_on_probation(nearest.answer) else rule.reject_reason(p), nearest, p, found)
+    why = _reject_answer(votes, nearest.answer, rule)
+    return Judgement(why or rule.reject_reason(p), nearest, p, found, not why)
 
 
-def reject_new_words(judged: Judgement, question: Wording, votes: AnswerVotes, new_word_cosine: float,
-         lexicon: Lexicon = ENGLISH) -> Judgement:
-    """Turn a hit below this cosine into a miss if the question has a word that is new to the answer. 50 us at most."""
+def _reject_answer(votes: AnswerVotes, answer: int, rule: DecisionRule) -> str:
+    if votes.is_on_probation(answer):
+        return "probation"
+    return "unconfirmed" if rule.needs_confirmation and not votes.is_confirmed(answer) else ""
+
+
+def reject_new_words(judged: Judgement, question: Wording, votes: AnswerVotes, new_word_cosine: float) -> Judgement:
+    """Turn a hit below this cosine into a miss if the question has a word that is new to the answer."""
     if judged.why or judged.nearest is None or judged.nearest.cosine >= new_word_cosine:
         return judged
-    words = [word for word in question.words if word not in lexicon.fillers]
-    return judged._replace(why="new_word") if votes.has_new(judged.nearest.answer, words) else judged
+    return judged._replace(why="new_word") if votes.new_word_share(judged.nearest.answer, question) > 0 else judged
 
 
-def compute_features(question: Wording, nearest: Neighbour, neighbours: Sequence[Neighbour]) -> tuple[float, ...]:
+def compute_features(question: Wording, nearest: Neighbour, neighbours: Sequence[Neighbour],
+                     votes: AnswerVotes) -> tuple[float, ...]:
     """N_FEATURES numbers about one of the first N_NEAREST neighbours, as listed above."""
     near = neighbours[:N_NEAREST]
-    cos1, y1, _, wording = nearest
+    cos1, y1, wording = nearest.cosine, nearest.answer, nearest.wording
     other = next((each.cosine for each in near if each.answer != y1), near[-1].cosine if len(near) == N_NEAREST else cos1)
+    spreads = [each.spread for each in near if each.answer == y1]
     n_five = sum(each.answer == y1 for each in near[:5])
-    n_ten = n_five + sum(each.answer == y1 for each in near[5:])
     own_words, other_words = set(question.words), set(wording.words)
     n_either = len(own_words | other_words)
-    return (cos1, cos1 - other, n_five / min(5, len(near)), sum(each.cosine for each in near[:3]) / min(3, len(near)),
-            n_ten / len(near), len(own_words & other_words) / n_either if n_either else 0.0)
+    return (cos1, cos1 - other, n_five / 5, sum(each.cosine for each in near[:3]) / 3, len(spreads) / N_NEAREST,
+            len(own_words & other_words) / n_either if n_either else 0.0, votes.new_word_share(y1, question),
+            min(votes.log_size(y1), MAX_SIZE), cos1 - sum(spreads) / len(spreads), votes.wrong_share(y1))
 
 
 PERCENT = r"[0-9]{1,3}(\.[0-9]{1,6})?%?"
@@ -136,6 +157,9 @@ class SemanticConfig:
         minimum=0.5, maximum=1)] = None
     audit_share: Annotated[float, SettingDoc(
         "Share of hits that also make their own call in the background, for comparison.", minimum=0.001, maximum=1)] = 0.05
+    audit_seed: Annotated[int, SettingDoc(
+        "Seed of the random choice of audited hits: runs with one seed and the same traffic audit the same hits.",
+        minimum=0, maximum=2**63 - 1)] = 0
     min_labels: Annotated[int, SettingDoc(
         "Comparisons before the first hit.", minimum=LEAST_LABELS, maximum=MOST_LABELS)] = 300
     semantic_ttl_s: Annotated[float, SettingDoc(
@@ -150,7 +174,9 @@ class SemanticConfig:
         "Cosine needed if the question has a word new to the answer; 0.8 is careful but costs hits. 0: any.",
         minimum=0, maximum=1)] = 0.0
     judge: Annotated[str, SettingDoc(
-        "Route whose model decides whether two similar answers are the same. Empty: they are.")] = ""
+        "Compares answers. auto: the route's own model; ROUTE: that route's; local: rules about words.")] = "auto"
+    judge_share: Annotated[float, SettingDoc(
+        "Most requests to the judge per call of the route; beyond it, nothing is learned.", minimum=0, maximum=10)] = 2.0
     verify: Annotated[str, SettingDoc(
         "Route whose model must confirm each hit, within `lookup_timeout_s` and `budget.cache`. Empty: none.")] = ""
     eligible: Annotated[EligibleConfig, SettingDoc(
@@ -159,6 +185,10 @@ class SemanticConfig:
     def __post_init__(self) -> None:
         check_bounds(self)
         self.calibration_config()
+
+    def judge_route(self, route: str) -> str:
+        """The route whose model compares the answers of `route`; empty: none does."""
+        return "" if self.judge in ("", "local") else route if self.judge == "auto" else self.judge
 
     def calibration_config(self) -> CalibrateConfig:
         """The settings of the calibration. Raises ValueError naming the field that is out of bounds."""

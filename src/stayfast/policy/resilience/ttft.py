@@ -8,7 +8,8 @@ every first token:
 The fit is by recursive least squares with forgetting (0.998 a sample, so half in 350 samples). A sample has weight 1 /
 max(0.05 s, predicted, ttft/4)^2, so a single very late first token has little effect. Negative coefficients count as 0.
 There is no prediction before 10 samples. `own` of a new prompt is a quarter of its bytes times the recent ratio of reported
-to estimated tokens.
+to estimated tokens. Each model has a fit of its own, as one may think for seconds where another answers at once; `ahead`
+counts the calls of all models, as an engine reads all prompts in one queue.
 Source: the features are those of llm-d's predicted-latency scheduling; recursive least squares are textbook (Haykin,
 Adaptive Filter Theory). Chosen by the error on simulated traffic (mean absolute error over mean time):
 
@@ -27,6 +28,7 @@ _KILO = 1e-3  # scales the features to about 1, so that the sums are well condit
 _ERROR_LEARNS = 0.02
 _SHARE_LEARNS = 0.05
 _MAX_SHARE = 4.0
+MAX_MODELS = 64  # of one upstream; clients may choose model names
 
 
 class TtftPrediction:
@@ -39,7 +41,7 @@ class TtftPrediction:
         self._of = of
         self._n_estimated = n_estimated
         self._n_own = n_own
-        self._n_ahead = of.n_ahead
+        self._n_ahead = of.ahead.n
         self._is_waiting = True
         self._is_counted = False
 
@@ -55,29 +57,42 @@ class TtftPrediction:
         of = self._of
         if self._is_waiting:
             self._is_waiting = False
-            of.n_ahead = max(0.0, of.n_ahead - self._n_own)
+            of.ahead.n = max(0.0, of.ahead.n - self._n_own)
         if n_uncached is not None and self._n_estimated and not self._is_counted:
             self._is_counted = True
             of.learn_share(n_uncached, self._n_estimated)
 
 
-class TtftPredictor:
-    """The model of one upstream. Pure state; changed only by its owner."""
+class TokensAhead:
+    """The tokens of calls that wait for their first token at one upstream."""
 
-    __slots__ = ("_a", "_b", "_c", "_error_s", "_mean_s", "_n", "_n_estimated", "_n_uncached", "_p", "_share", "n_ahead")
+    __slots__ = ("n",)
 
     def __init__(self) -> None:
-        self.n_ahead = 0.0  # tokens of calls that wait for their first token
+        self.n = 0.0
+
+
+class TtftPredictor:
+    """The fit for one model of one upstream. Pure state; changed only by its owner. ahead: of all models."""
+
+    __slots__ = ("_a", "_b", "_c", "_error_s", "_mean_s", "_n", "_n_estimated", "_n_uncached", "_p", "_share", "ahead")
+
+    def __init__(self, ahead: TokensAhead | None = None) -> None:
+        self.ahead = ahead or TokensAhead()
         self._a = self._b = self._c = 0.0
         self._p = (100.0, 0.0, 0.0, 100.0, 0.0, 100.0)  # the upper half of a symmetric matrix, row by row
         self._n = 0
         self._n_uncached = self._n_estimated = 1.0  # running means; their ratio weights long prompts by their length
         self._share = 1.0  # reported uncached tokens per estimated token
-        self._error_s = self._mean_s = 0.0
+        self._error_s = self._mean_s = 0.0  # running means of the absolute error, and of the times
 
     def predict_s(self, n_estimated: float) -> float | None:
         """The predicted time to first token of a prompt of about `n_estimated` tokens sent now; None: no prediction."""
-        return self._evaluate(n_estimated * self._share, self.n_ahead) if self._n >= N_WARM else None
+        return self._evaluate(n_estimated * self._share, self.ahead.n) if self._n >= N_WARM else None
+
+    @property
+    def has_samples(self) -> bool:
+        return self._n > 0
 
     @property
     def error_ratio(self) -> float | None:
@@ -87,9 +102,9 @@ class TtftPredictor:
     def start_call(self, n_estimated: float) -> TtftPrediction:
         """Start a call with a prompt of about `n_estimated` tokens."""
         n_own = n_estimated * self._share
-        seconds = self._evaluate(n_own, self.n_ahead) if self._n >= N_WARM else None
+        seconds = self._evaluate(n_own, self.ahead.n) if self._n >= N_WARM else None
         prediction = TtftPrediction(self, n_estimated, n_own, seconds)
-        self.n_ahead += n_own
+        self.ahead.n += n_own
         return prediction
 
     def learn_share(self, n_uncached: float, n_estimated: float) -> None:
@@ -136,3 +151,36 @@ class TtftPredictor:
         ratio = self.error_ratio
         return (f"<TtftPredictor {self._a * 1e3:.0f} ms + {self._b * 1e3:.3g} own + {self._c * 1e3:.3g} ahead of each 1,000 "
                 f"tokens; {'no error known' if ratio is None else f'off by {ratio:.0%}'}>")
+
+
+class TtftPredictors:
+    """The predictors of one upstream, by model. Pure state; changed only by its owner."""
+
+    __slots__ = ("_by_model", "ahead")
+
+    def __init__(self) -> None:
+        self.ahead = TokensAhead()
+        self._by_model: dict[str, TtftPredictor] = {}
+
+    def of(self, model: str) -> TtftPredictor:
+        """The predictor of one model. The oldest is dropped, those without samples first."""
+        found = self._by_model.get(model)
+        if found is None:
+            if len(self._by_model) >= MAX_MODELS:
+                del self._by_model[min(self._by_model, key=lambda name: self._by_model[name].has_samples)]
+            self._by_model[model] = found = TtftPredictor(self.ahead)
+        return found
+
+    def predict_s(self, model: str, n_estimated: float) -> float | None:
+        """The predicted time to first token of a prompt sent now; None: no prediction."""
+        found = self._by_model.get(model)
+        return found.predict_s(n_estimated) if found is not None else None
+
+    @property
+    def error_ratio(self) -> float | None:
+        """The largest error of its predictors, relative to their mean time; None: no predictions."""
+        ratios = [one.error_ratio for one in self._by_model.values()]
+        return max((ratio for ratio in ratios if ratio is not None), default=None)
+
+    def __repr__(self) -> str:
+        return f"<TtftPredictors {self._by_model!r}>"

@@ -4,8 +4,8 @@ Problem: a breaker compares an upstream with its own past. By that standard an u
 tenth call, or has been three times as slow as its peers for an hour. Rule, for upstreams with at least 20 calls each:
 
     failing   its share of failures is over 10 %, and over 3 times that of the others
-    slow      its time to first token is over 3 times the median of the others', compared for prompts of similar size:
-              mean of ln(ttft_s) - ln(usual_s of this size on the route)
+    slow      its time to first token is over 3 times the median of the others', compared for one model and similar
+              prompts: mean of ln(ttft_s) - ln(usual_s of this model and size on the route)
 
 Shares and means are moving averages over about 50 calls. An ejected upstream is out for 30 s, then for 60, 90, ... up to
 300 s. When it returns, its share of the requests grows from 10 % to all in 10 s, and only its new calls count. At most
@@ -30,6 +30,7 @@ _N_MEAN = 50
 WEIGHT = 1 / _N_MEAN
 N_SIZE = 300  # answers over which the mean of one prompt size is learned
 RECHECK_EVERY_S = 1.0
+MAX_CLASSES = 500  # clients may choose model names; the oldest class is dropped
 LONGEST_S = 300.0
 MOST_OUT = 0.99  # never all
 RAMP_S = 10.0
@@ -87,17 +88,20 @@ class Outliers:
         self._config = config
         self.changes: list[tuple[str, bool, str]] = []  # upstream, whether it is out, reason; the owner empties it
         self._records: dict[str, OutlierRecord] = {}
-        self._usual: dict[tuple[bool, int], list[float]] = {}  # by kind and size of prompts: n, mean ln(ttft_s)
+        self._usual: dict[tuple[str, bool, int], list[float]] = {}  # by model, form and size: n, mean ln(ttft_s)
         self.recheck_at = float("-inf")  # when `traffic_shares` must be called again even if `has_no_ejections`
         self.has_no_ejections = True  # no upstream is out or returning
 
-    def record_first_token(self, upstream: str, ttft_s: float, n_bytes: int, *, is_whole: bool) -> None:
+    def record_first_token(self, upstream: str, ttft_s: float, n_bytes: int, *, model: str = "", is_whole: bool) -> None:
+        """model: as clients name it; upstreams may have other names for it."""
         one = self._records.get(upstream) or self._record(upstream)
         one.n = n = one.n + 1
         one.failing -= one.failing * (WEIGHT if n > _N_MEAN else 1 / n)
-        size, log_s = (is_whole, n_bytes.bit_length()), log(max(ttft_s, _LEAST_S))
+        size, log_s = (model, is_whole, n_bytes.bit_length()), log(max(ttft_s, _LEAST_S))
         usual = self._usual.get(size)
         if usual is None:
+            if len(self._usual) >= MAX_CLASSES:
+                del self._usual[next(iter(self._usual))]
             usual = self._usual[size] = [0, log_s]
         n_known, mean = usual
         one.record_ttft(log_s - mean)
@@ -105,9 +109,9 @@ class Outliers:
             usual[0] = n_known = n_known + 1
         usual[1] = mean + (log_s - mean) / n_known
 
-    def record_lower_bound(self, upstream: str, seconds: float, n_bytes: int, *, is_whole: bool) -> None:
+    def record_lower_bound(self, upstream: str, seconds: float, n_bytes: int, *, model: str = "", is_whole: bool) -> None:
         """A call without a first token was cancelled after `seconds` for a faster one: a lower bound of its time."""
-        one, known = self._record(upstream), self._usual.get((is_whole, n_bytes.bit_length()))
+        one, known = self._record(upstream), self._usual.get((model, is_whole, n_bytes.bit_length()))
         if known is not None:
             one.record_ttft(max(one.slowness, log(max(seconds, _LEAST_S)) - known[1]))
 

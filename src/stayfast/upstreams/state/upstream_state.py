@@ -28,7 +28,7 @@ from stayfast.policy.resilience.limits import AdaptiveLimit, LimitConfig
 from stayfast.policy.resilience.queueing import Concurrency
 from stayfast.policy.resilience.retry_budget import UpstreamRetryBudget
 from stayfast.policy.resilience.stall import TokenFlow
-from stayfast.policy.resilience.ttft import TtftPredictor
+from stayfast.policy.resilience.ttft import TtftPredictors
 from stayfast.policy.routing.load_balancing import CandidateLoad, LatencyEstimate, PrefillBacklog
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.state.limiter import ConcurrencyLimiter, FastestTtft
@@ -171,7 +171,7 @@ class UpstreamState:
 
     __slots__ = ("_breaker_config", "_limit_config", "_n_refused", "_pace", "_rng", "_sink", "_unclassified", "backlog",
                  "baselines", "concurrency", "fastest_ttft", "flow", "is_not_idempotent", "is_proven", "lanes",
-                 "may_be_suspended", "models", "n_in_flight", "own_health", "pending", "predictor", "retry_budget",
+                 "may_be_suspended", "models", "n_in_flight", "own_health", "pending", "predictors", "retry_budget",
                  "slow_factor", "upstream", "whole_limiter")
 
     def __init__(self, upstream: Upstream, limit: LimitConfig | None = None, breaker: BreakerConfig | None = None,
@@ -190,7 +190,7 @@ class UpstreamState:
         self.is_not_idempotent = is_not_idempotent  # a request that may have reached it must not be sent again
         self.n_in_flight = 0
         self.is_proven = False  # it has sent a token, and has not failed many times in a row since
-        self.predictor: TtftPredictor | None = None  # of the time to a first token; None: not needed
+        self.predictors: TtftPredictors | None = None  # of the time to a first token; None: not needed
         self.fastest_ttft = FastestTtft()
         self._sink = sink or Fanout()
         self.slow_factor = breaker.slow_factor
@@ -204,7 +204,7 @@ class UpstreamState:
         self._n_refused = 0  # requests refused for their key, in a row
 
     def predict_ttft(self) -> None:
-        self.predictor = self.predictor or TtftPredictor()
+        self.predictors = self.predictors or TtftPredictors()
 
     def track_backlog(self, *, is_tracked: bool) -> None:
         self.backlog = (self.backlog or PrefillBacklog()) if is_tracked else None

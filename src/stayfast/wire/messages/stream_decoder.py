@@ -85,10 +85,13 @@ class MessagesDecoder(StreamDecoder):
             if delta is not None and (delta.text or delta.thinking or delta.type == "input_json_delta"):
                 self.summary.n_content += 1
                 return 1
+            self.summary.n_progress += 1  # a signature, a citation
         elif kind == "content_block_start":
             self._open_index = event.index
+            self.summary.n_progress += 1
         elif kind == "content_block_stop":
             self._open_index = None
+            self.summary.n_progress += 1
         elif kind in ("message_delta", "message_start"):
             self._read_metadata(event)
         elif kind == "message_stop":

@@ -133,6 +133,7 @@ class ResponsesEvent(Struct, gc=False):
 _EVENT: Final = msgspec.json.Decoder(ResponsesEvent)
 _THINKING: Final = ("response.reasoning_text.delta", "response.reasoning_summary_text.delta")
 _TEXT: Final = ("response.output_text.delta", "response.refusal.delta")
+_NO_PROGRESS: Final = ("response.created", "response.in_progress", "response.queued", "keepalive", "ping")
 _ENDS: Final = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 
 
@@ -171,6 +172,8 @@ class ResponsesDecoder(StreamDecoder):
             self.fail_in_band(parse_object(data))
         if self.summary.failure is None:
             self.summary.n_events += 1
+            if event.type not in _NO_PROGRESS and not event.type.endswith(".delta"):
+                self.summary.n_progress += 1
         return 0
 
     def _read_response(self, kind: str, head: ResponseHead, data: bytes) -> None:

@@ -32,6 +32,7 @@ from stayfast.policy.admission.queue import QueueEntry
 from stayfast.policy.admission.quota import NOTHING, Amount, Refusal
 
 SHEDDING_S = 1.0  # the gateway counts as shedding for this long after the last rejection
+JUDGES = "(judge)"  # the tenant of judgements, which are short: their usage tells nothing about clients
 REALTIME, PLAIN, _ = Urgency
 IGNORED = Outcome.IGNORED
 
@@ -83,7 +84,7 @@ class Admission:
         """A place, whose release charges the tenant for what was used. Raises Shed, or DeadlineExceeded in the queue."""
         now = self._clock.now()
         arrival, request, places = ex.arrival, ex.request, self.places
-        tenant = self.tenants.get(arrival.tenant, now)
+        tenant = self.tenants.get(JUDGES if arrival.is_judgement else arrival.tenant, now)
         n_input, n_output = tenant.estimate(request)
         quota = tenant.quota
         most_usd = tenant.most_cost_usd(request, n_input, ex.policy.dearest) if quota.has_cost else 0.0

@@ -213,6 +213,7 @@ class Cache:
             else:
                 await store.put(miss.key, stored)
             if miss.query is not None and cache.semantic is not None:
+                cache.semantic.sameness.note_call()
                 cache.semantic.learn_answer(miss.query, ex.request, miss.key, stored)
         if not isinstance(store, MemoryStore):
             store.release_lead(miss.key)

@@ -31,7 +31,7 @@ from stayfast.pipeline.plan import CallKey, Plan, StartedAnswer
 from stayfast.pipeline.stages.cache.idempotency import KeyClaim
 from stayfast.pipeline.tasks import BackgroundTasks
 from stayfast.pipeline.timing.timeouts import RequestTimeouts
-from stayfast.pipeline.timing.token_timings import SILENT, TokenTimings
+from stayfast.pipeline.timing.token_timings import SILENT, SilenceClock, TokenTimings
 
 SUCCESS, DROPPED, IGNORED = Outcome
 AHEAD_BYTES = 256 * 1024
@@ -209,16 +209,21 @@ class SharedCall:
 
     async def _read_stream(self, started: StartedAnswer, timeouts: RequestTimeouts) -> None:
         stream, cadence, clock, idle_s = started.stream, started.source.timings, self.clock, self._ex.policy.timeouts.idle_s
+        silence = SilenceClock(stream.summary)
         while True:
             if self.buffer.n_bytes - self._n_bytes_read > AHEAD_BYTES:
                 await self._wait_for_reader(timeouts)
-            timeouts.arm("idle_s", idle_s, clock.now())
+            began_at = clock.now()
+            timeouts.arm("idle_s", idle_s, began_at - silence.seconds)
             chunk = await stream.next()
             if chunk is None:
                 break
             timeouts.disarm()
             if chunk.n_content:
                 cadence.note_content(clock.now())
+                silence.note_content(stream.summary)
+            else:
+                silence.note_read(stream.summary, clock.now() - began_at)
             self._add(chunk)
         started.source.end(SUCCESS)
 

@@ -106,8 +106,9 @@ class Caller:
                             is_last: bool, n_before: int = 0) -> StartedAnswer:
         """The first target that brings content by `ends_at`. is_last: no fallback follows. n_before: earlier attempts."""
         if plan.route.hedging.has_slow and len(targets) > 1:  # slow ones last: a hedge would leave them at once
-            slow = plan.route.hedging.slow_upstreams([target.member.upstream.name for target in targets], self._clock.now(),
-                                           is_whole=not plan.prompt.request.stream)
+            request = plan.prompt.request
+            slow = plan.route.hedging.slow_upstreams([target.upstream_model(request.model) for target in targets],
+                                                     self._clock.now(), is_whole=not request.stream)
             targets = sorted(targets, key=lambda target: target.member.upstream.name in slow)
         candidates = self._reachable(ex, plan, targets, ends_at - ex.grace_s)
         n_made = n_free = 0  # attempts that count, and those by which no upstream did any work
@@ -214,8 +215,9 @@ class Caller:
                     arrival.tenant, arrival.events, ex.policy.ends_partial and not request.stream, Sending())
         hedging = plan.route.hedging
         known = None
-        if hedging.is_on:
-            known = hedging.first_tokens(upstream.name, len(request.body), is_whole=not request.stream)
+        if hedging.is_on and not arrival.is_judgement:  # its one-word replies would look like quick answers
+            known = hedging.first_tokens(target.upstream_model(request.model), len(request.body),
+                                         is_whole=not request.stream)
         attempt = Attempt(target.member, call, plan.route.name, len(ex.record.attempts) + 1, is_incremental=is_incremental,
                           clock=self._clock, sink=self._sink, price=price, first_tokens=known,
                           role=HEDGE if is_hedge else _role_of(ex, plan, target), aim=plan.feedback, lane=plan.lane)
@@ -291,8 +293,10 @@ def _role_of(ex: Exchange, plan: Plan, target: Target) -> str:
 
 
 def _may_hedge(ex: Exchange, hedging: Hedging) -> bool:
-    """Whether two attempts may run at a time: not of an SDK's retry, nor of a request that changes state."""
+    """Whether two attempts may run at a time: not of an SDK's retry or a judgement, nor of a request that changes state."""
     request = ex.request
+    if ex.arrival.is_judgement:
+        return False
     if (request.is_stateful or request.is_stored) and not hedging.config.allow_stateful:
         return False
     return not ex.arrival.headers or not ex.arrival.is_sdk_retry

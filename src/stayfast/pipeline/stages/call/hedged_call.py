@@ -15,6 +15,7 @@ from stayfast.core.errors import StayfastError, UpstreamFailed
 from stayfast.core.events import Hedged, Sink, describe_budget
 from stayfast.core.types import Stage
 from stayfast.pipeline.attempts.attempt import Attempt, read_to_first_token, read_whole
+from stayfast.pipeline.attempts.hedge_plans import UpstreamModel
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Plan, StartedAnswer
 from stayfast.pipeline.routing.selector import Target
@@ -150,7 +151,7 @@ class HedgedCall:
                 break
         else:
             second = others[0]
-        plan = self._hedging.plan_hedge(running.name, second.member.upstream.name, self._n_bytes, since,
+        plan = self._hedging.plan_hedge(running.upstream_model, self._upstream_model(second), self._n_bytes, since,
                                         is_whole=self._is_whole)
         self._ex.timeouts.schedule_hedge_check(since + (plan.after_s if plan.after_s < inf else REPLAN_S), self._check)
 
@@ -159,7 +160,8 @@ class HedgedCall:
         ex, hedging, now = self._ex, self._hedging, self._clock.now()
         target = self._choose_target()
         running, name = self._running, target.member.upstream.name
-        plan = hedging.plan_hedge(running.name, name, self._n_bytes, now, is_whole=self._is_whole)
+        plan = hedging.plan_hedge(running.upstream_model, self._upstream_model(target), self._n_bytes, now,
+                                  is_whole=self._is_whole)
         if plan.after_s == inf:
             if not self._refused and not now - running.began_at < LONG * plan.usual_s < inf:
                 self._refused = NO_HELP
@@ -172,7 +174,7 @@ class HedgedCall:
             return
         if self._late is not running:
             self._late = running
-            hedging.note_late(running.name, now, is_whole=self._is_whole)
+            hedging.note_late(running.upstream_model, now, is_whole=self._is_whole)
         refused = self._find_refusal(target, plan.usual_s, now)
         if refused:
             if self._refused in ("", NO_HELP):
@@ -212,7 +214,7 @@ class HedgedCall:
             return "shedding"
         if hedging.config.mode == "race":
             return ""
-        if hedging.late_streak(member.upstream.name, is_whole=self._is_whole).is_slow(now):
+        if hedging.is_slow(self._upstream_model(target), now, is_whole=self._is_whole):
             return "slow"
         n_more, weight = hedging.max_extra - self._n_hedges - 1, weight_of(self._n_bytes)
         has_budget = hedging.budget.may_hedge(weight, now, n_more) and member.retry_budget.has_room(weight, now)
@@ -229,12 +231,15 @@ class HedgedCall:
 
         def rank(target: Target) -> tuple[bool, bool, bool, bool]:
             member, model = target.member, target.model or self._ex.request.model
-            is_slow = hedging.late_streak(member.upstream.name, is_whole=self._is_whole).is_slow(now)
+            is_slow = hedging.is_slow(self._upstream_model(target), now, is_whole=self._is_whole)
             return (not member.limiter_of(self._lane).has_room or member.is_failing(now, model), is_slow,
                     member in already_called,
                     not member.is_healthy(now, model))
 
         return min(self._others, key=rank)
+
+    def _upstream_model(self, target: Target) -> UpstreamModel:
+        return target.upstream_model(self._ex.request.model)
 
     def _send(self, attempt: Attempt) -> None:
         self._running = attempt
