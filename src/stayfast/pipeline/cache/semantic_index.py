@@ -4,9 +4,9 @@ The answers are in the route's store, each under the key of a question it was ma
 answers and these keys. A newer answer that a judge found equal replaces the served one only if the caller wants it to:
 otherwise a single error of the judge would exchange the answer of all phrasings.
 
-Processes with a common store exchange their phrasings (`share`, `receive`). An answer has the same number in all of them. All
-processes read the phrasings in the same order, and if two processes have added the same question, the later phrasing replaces
-the earlier one.
+Processes with a common store exchange their phrasings (`share`, `receive`). An answer has the same number in all of them.
+All processes read the phrasings in the same order, and if two processes have added the same question, the later phrasing
+replaces the earlier one.
 """
 
 from collections.abc import Callable, Mapping
