@@ -47,8 +47,8 @@ class SemanticClaim:
     statement = ("In eleven kinds of traffic at most max_error of the semantic cache's answers are wrong, in total and of "
                  f"any {WINDOW:,} in a row, while with 1, 2 and 5 % it answers at least 20, 35 and 50 % of a bank's "
                  "questions after the first 5,000, each in words of its own. No client gets an answer that an attacker has "
-                 f"shaped. With 1 % it answers at most {MAX_PAIRS:.0%} of the opposites of known questions. While its answers cannot be tested "
-                 "it gives none.")
+                 f"shaped. With 1 % it answers at most {MAX_PAIRS:.0%} of the opposites of known questions. While its "
+                 "answers cannot be tested it gives none.")
 
     async def run(self, conditions: Conditions) -> Finding:
         if conditions.data is None:
