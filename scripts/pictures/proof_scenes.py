@@ -31,7 +31,7 @@ def admission(n: int, seed: int) -> tuple[Line, Line]:
     peak_s = n / 50
     phases = overload.OverloadPhases(30.0, 10.0, peak_s, 5.0)
     off, on = (waits_s(run_virtual(overload.run_in_virtual_time, phases, config, seed).by_tier[TenantTier.PREMIUM.value],
-                       phases.calm_s, phases.calm_s + peak_s) for config in (AdmissionConfig(), overload.ADMISSION))
+                       phases.calm_s, phases.calm_s + peak_s) for config in (AdmissionConfig(), overload.NO_QUEUE.admission))
     return Line("no ceiling", off), Line("max_in_flight: 128", on)
 
 
