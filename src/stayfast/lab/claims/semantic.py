@@ -25,7 +25,7 @@ from stayfast.stores.embedder import EmbedderConfig
 __all__ = ("CLASSES", "HELP_DESK", "PAIRS", "SemanticClaim", "read_questions")
 
 # by max_error, of the second half of the steady questions
-MIN_ANSWERED: Final[Mapping[float, float]] = {0.01: 0.2, 0.02: 0.35, 0.05: 0.5}
+MIN_ANSWERED: Final[Mapping[float, float]] = {0.01: 0.1, 0.02: 0.35, 0.05: 0.5}
 WINDOW: Final = 2000  # hits
 MIN_EXPECTED: Final = 10.0  # wrong hits that max_error allows; kinds of traffic with fewer have a goal only all together
 MAX_PAIRS: Final = 0.02  # of the second questions of opposite pairs, at PAIRS_ERROR
@@ -45,7 +45,7 @@ class SemanticClaim:
 
     name = "semantic"
     statement = ("In eleven kinds of traffic at most max_error of the semantic cache's answers are wrong, in total and of "
-                 f"any {WINDOW:,} in a row, while with 1, 2 and 5 % it answers at least 20, 35 and 50 % of a bank's "
+                 f"any {WINDOW:,} in a row, while with 1, 2 and 5 % it answers at least 10, 35 and 50 % of a bank's "
                  "questions after the first 5,000, each in words of its own. No client gets an answer that an attacker has "
                  f"shaped. With 1 % it answers at most {MAX_PAIRS:.0%} of the opposites of known questions. While its "
                  "answers cannot be tested it gives none.")
