@@ -2,12 +2,13 @@
 
 import pytest
 
+from stayfast.core.types import CacheControl
 from stayfast.pipeline.cache.labels import LabelRecord, Learning
 from stayfast.policy.cache.calibration import CalibrateConfig
 from stayfast.policy.cache.similarity import SemanticConfig
 from stayfast.stores.memory import MemoryStore
 from stayfast.testing import SimLoop, run
-from tests.flow.semantic_rig import GOOD, NO, ONE, SAME, SAME_TOO, YES, SemanticRig, add_labels, answers_of, ask
+from tests.flow.semantic_rig import BAD, GOOD, NO, ONE, SAME, SAME_TOO, YES, SemanticRig, add_labels, answers_of, ask
 
 
 class DictLog(dict[int, bytes]):
@@ -146,5 +147,68 @@ def test_semantic_cache_store_outage_loses_nothing_learned(monkeypatch: pytest.M
         assert rig.lookups[-1] == "gone"
         assert await rig.text(ask(SAME_TOO)) in {YES, NO}
         assert rig.lookups[-1] == "hit"
+
+    run(main)
+
+
+def test_semantic_labels_restored_under_an_unmeasured_judge_prove_nothing() -> None:
+    """The log proves a threshold only for a judge that misses few differences."""
+    config, log = CalibrateConfig(max_error=0.05), DictLog()
+    add_labels(Learning(config), "a", 600, log)
+    for miss_share, why in ((0.0, ""), (0.9, "shadow")):
+        again = Learning(config, miss_share=lambda share=miss_share: share)
+        again.restore(log)
+        assert again.rule_of("a").reject_reason(again.rule_of("a").probability(GOOD)) == why
+
+
+def test_semantic_labels_of_another_calibration_are_deleted() -> None:
+    """Also from the log, so that a restart does not bring them back; new labels are newer than the deleted ones."""
+    log = DictLog()
+    learning = Learning(CalibrateConfig(max_error=0.05))
+    add_labels(learning, "a", 600, log)
+    oldest = min(log)
+    fresh = learning.restarted(CalibrateConfig(max_error=0.01), log)
+    assert (len(log), fresh.n_labels) == (0, 0)
+    add_labels(fresh, "a", 3, log)
+    assert max(log) < oldest
+
+
+def test_semantic_hits_are_tested_by_what_would_have_been_hits_only() -> None:
+    """A miss far below the threshold says nothing about hits."""
+    learning, now = Learning(CalibrateConfig(max_error=0.05)), 0.0
+    add_labels(learning, "a", 900)
+    assert learning.reject_reason("a", b"", now) == ""
+    for _ in range(300):
+        learning.record_hit("a", now)
+    now += 100.0
+    assert learning.reject_reason("a", b"", now) == "untested"
+    learning.learn(LabelRecord(BAD, True, False, "a"), None)
+    assert learning.reject_reason("a", b"", now) == "untested"
+    learning.learn(LabelRecord(GOOD, True, False, "a"), None)
+    assert learning.reject_reason("a", b"", now) == ""
+
+
+def test_semantic_labels_unknown_scope_is_not_trusted() -> None:
+    """Whatever the tenant has proven in another."""
+    learning = Learning(CalibrateConfig(max_error=0.05))
+    add_labels(learning, "a", 900)
+    assert learning.reject_reason("a", b"other", 0.0) == "new_scope"
+    assert learning.reject_reason("b", b"", 0.0) == "shadow"
+
+
+def test_semantic_repeated_question_does_not_end_probation() -> None:
+    """Its phrasing is replaced, and its answer with its record stays."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = SemanticRig(loop, *answers_of(YES), semantic=SemanticConfig(threshold=0.9))
+        await rig.text(ask(ONE))
+        await rig.finish_learning()
+        scope, = rig.semantic.index.scopes.values()
+        answer, = scope.keys
+        scope.votes.record_judgement(answer, is_right=False, was_given=True)
+        await rig.text(ask(ONE), CacheControl(max_age_s=1))
+        await rig.finish_learning()
+        assert rig.semantic.stats().n_phrasings == 1
+        assert scope.votes.is_on_probation(answer)
 
     run(main)

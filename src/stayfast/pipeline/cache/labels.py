@@ -12,7 +12,7 @@ When wrong: tenants and scopes with little traffic may never have enough labels,
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 
 from msgspec import Struct, msgpack
@@ -23,6 +23,7 @@ from stayfast.policy.cache.drift import ScopeTest, TestedHits
 from stayfast.policy.cache.similarity import N_FEATURES
 
 MAX_LABELS = 65_536  # 32 MB
+MAX_TENANTS = 1024  # the one that learned least recently is forgotten
 MAX_SCOPES = 4096  # of a tenant; a scope that is forgotten must pass its test again
 SHARE_OF_LABELS = 0.25
 
@@ -41,6 +42,7 @@ class LabelRecord(Struct, array_like=True, gc=False):
     answer: int = 0
     n_audits: float = 1.0
     is_servable: bool = True
+    audit_share: float = 0.0  # when the label was made; 0: that of today
 
 
 class _TenantLabels(Struct, gc=False):
@@ -60,10 +62,12 @@ class Learning:
 
     __slots__ = ("_config", "_most", "_n_keys", "_n_stored", "_own", "_untrained", "miss_share")
 
-    def __init__(self, config: CalibrateConfig, most: int = MAX_LABELS) -> None:
+    def __init__(self, config: CalibrateConfig, most: int = MAX_LABELS, *,
+                 miss_share: Callable[[], float] = lambda: 0.0) -> None:
+        """miss_share: of different answers, those that the judge of answers calls the same."""
         self._config = config
         self._most = most
-        self.miss_share = 0.0  # of different answers, those that the judge of answers calls the same
+        self.miss_share = miss_share
         self._own: dict[str | None, _TenantLabels] = {}  # most recently learned last
         self._untrained = Calibrator(config, N_FEATURES)  # of tenants without labels; it never learns
         self._n_keys = 0
@@ -132,9 +136,9 @@ class Learning:
         self._n_keys = -key
         rule, n_drifted = own.rule, own.rule.n_drifted
         has_scope_failed = self._test_scope(own, label)
-        rule.miss_share = self.miss_share
+        rule.miss_share = self.miss_share()
         rule.learn(label.features, is_right=label.is_right, was_given=label.was_given, n_audits=label.n_audits,
-                   is_servable=label.is_servable)
+                   is_servable=label.is_servable, audit_share=label.audit_share)
         if has_scope_failed and rule.n_drifted == n_drifted:
             rule.restart()
         own.keys.append(key)
@@ -144,22 +148,23 @@ class Learning:
             self._forget(own, len(own.keys) - N_RETAINED, log)
             return
         self._forget(own, len(own.keys) - self._config.max_labels, log)
-        while self._n_stored > self._most and len(self._own) > 1:
+        while (self._n_stored > self._most or len(self._own) > MAX_TENANTS) and len(self._own) > 1:
             evicted = self._own.pop(next(iter(self._own)))
             self._forget(evicted, len(evicted.keys), log)
 
     def _test_scope(self, own: _TenantLabels, label: LabelRecord) -> bool:
         """Test the label's scope. Returns whether it failed, and the tenant's calibration was mostly made there."""
-        test = own.scopes.get(label.scope)
-        if test is None:
-            if len(own.scopes) >= MAX_SCOPES:
-                del own.scopes[next(iter(own.scopes))]
-            test = own.scopes[label.scope] = ScopeTest()
+        test = own.scopes.pop(label.scope, None) or ScopeTest()
+        if len(own.scopes) >= MAX_SCOPES:
+            del own.scopes[next(iter(own.scopes))]
+        own.scopes[label.scope] = test  # the last one
         test.n_labels += 1
-        expected = own.rule.expected_error(label.features) if label.is_servable else None
+        rule = own.rule
+        if label.was_given or (label.is_servable and not rule.reject_reason(rule.probability(label.features))):
+            own.tested.record_result()
+        expected = rule.expected_error(label.features) if label.is_servable else None
         if expected is None:
             return False
-        own.tested.record_result()
         has_failed = test.record_label(expected, is_wrong=not label.is_right)
         return has_failed and test.n_labels >= SHARE_OF_LABELS * own.rule.n_labels
 
@@ -170,6 +175,14 @@ class Learning:
             self._n_stored -= 1
             if log is not None:
                 log.delete(key)
+
+    def restarted(self, config: CalibrateConfig, log: LabelLog | None) -> "Learning":
+        """Without labels, which are deleted from the log, and with other settings."""
+        for own in self._own.values():
+            self._forget(own, len(own.keys), log)
+        fresh = Learning(config, self._most, miss_share=self.miss_share)
+        fresh._n_keys = self._n_keys
+        return fresh
 
     @property
     def n_labels(self) -> int:

@@ -129,7 +129,8 @@ class SemanticCache:
         """rng: chooses the audited hits. is_ready: False: its log must be read first."""
         self.config = config
         self._fixed = FixedThreshold(config.threshold) if config.threshold is not None else None
-        self.learning = Learning(config.calibration_config())  # with a fixed threshold there are no labels
+        # with a fixed threshold there are no labels
+        self.learning = Learning(config.calibration_config(), miss_share=lambda: self.sameness.miss_share)
         self._route = route
         self._store = store
         self.embedding = embedding
@@ -154,7 +155,7 @@ class SemanticCache:
             return False
         if (config.threshold, config.calibration_config()) != (known.threshold, known.calibration_config()):
             self._fixed = FixedThreshold(config.threshold) if config.threshold is not None else None
-            self.learning = Learning(config.calibration_config())
+            self.learning = self.learning.restarted(config.calibration_config(), self.index.log)
         self.config, self.verifier = config, verifier
         return True
 
@@ -334,10 +335,9 @@ class SemanticCache:
     def _record_label(self, query: SemanticQuery, answer: int, judgement: Judgement, *, is_right: bool) -> None:
         n_audits = self.learning.note_audit_judged(query.tenant) if query.was_given else 1.0
         label = LabelRecord(judgement.features, is_right, query.was_given, query.tenant, query.scope, answer, n_audits,
-                            judgement.is_servable)
+                            judgement.is_servable, self.config.audit_share)
         self._record_vote(label)
         if self._fixed is None:
-            self.learning.miss_share = self.sameness.miss_share
             self.learning.learn(label, self.index.log)
         if query.was_given:
             if self._fixed is not None:
@@ -351,11 +351,11 @@ class SemanticCache:
 
     def _add_question(self, query: SemanticQuery, row: "Floats", known: list[Neighbour], found: _SameAnswer,
                       key: bytes) -> None:
-        if known and known[0].wording.words == query.wording.words:
-            self.index.remove(known[0].key)  # the same question
         spread = next((one.cosine for one in known if one.answer == found.answer), USUAL_SPREAD)
         self.index.add_question(query.scope, query.wording, row, answer=found.answer, answer_key=key, spread=spread,
                                 is_served=found.is_replaced)
+        if known and known[0].wording == query.wording:  # the same question; removed last, so that its answer survives
+            self.index.remove(known[0].key)
 
     def begin_logging(self, log: LabelLog | None) -> None:
         """Everything logged was read; log from now on. log: None: it cannot be read."""
@@ -386,6 +386,8 @@ class SemanticCache:
     def restore_logged(self, logged: Mapping[int, bytes], floats: Callable[[bytes], "Floats"]) -> None:
         """Learn from a log. On any thread, while `is_ready` is False. Raises ValueError for an invalid log."""
         self.index.restore(logged, floats)
+        for key in sorted([key for key in logged if key < 0], reverse=True):
+            self._record_vote(decode_label(logged[key]))
         if self._fixed is None:
             self.learning.restore(logged)
 

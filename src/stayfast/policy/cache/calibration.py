@@ -14,9 +14,9 @@ been the same?), and a random share `audit` of the hits generates an answer, too
                threshold needs a model fitted to labels of both classes, and a check against both
     judge      if the judge of answers accepts a share `miss_share` of different answers, max_error (1 - miss_share) is the
                bound for what it finds
-    choices    a threshold is chosen anew in each round, and `confidence` pays for the choices: it is 1 - 0.05 / N_CHOICES,
-               as the labels double at most N_CHOICES times between the first choice and `max_labels`, and choices between
-               two doublings mostly read the same labels
+    choices    a threshold is chosen anew in each round, and `confidence` pays for the choices: it is 1 - 0.05 / n, if
+               the labels double n times between the first choice and `max_labels`: choices between two doublings mostly read
+               the same labels
     unserved   a label of an answer that would not be served anyway (not confirmed, on probation) trains the model, but says
                nothing about a threshold
     drift      if the test of the audits (policy/cache/drift.py) rejects, or that of a scope, all labels but the last
@@ -37,14 +37,12 @@ calibrated, not guaranteed; audits measure it.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, lgamma, log, log1p
+from math import ceil, exp, lgamma, log, log1p, log2
 from typing import NamedTuple
 
 from stayfast.policy.cache.drift import AuditTest
 
 CONFIDENCE = 0.95
-N_CHOICES = 7
-CHOICE_CONFIDENCE = 1.0 - (1.0 - CONFIDENCE) / N_CHOICES
 _TINY = 1e-300
 _MAX_TERMS = 300
 _PRECISION = 1e-12
@@ -254,7 +252,8 @@ class Calibrator:
     """The calibration of one tenant on one route; a `similarity.DecisionRule`. Used by one task at a time; nothing here
     awaits."""
 
-    __slots__ = ("_audit_test", "_audits", "_labels", "_oldest", "_place", "_proven", "_round", "config", "miss_share",
+    __slots__ = ("_audit_test", "_audits", "_confidence", "_labels", "_oldest", "_place", "_proven", "_round", "config",
+                 "miss_share",
                  "n_drifted", "n_labels")
 
     needs_confirmation = True
@@ -264,6 +263,8 @@ class Calibrator:
         self.n_labels = 0  # since the start, or since the last drift
         self.n_drifted = 0
         self.miss_share = 0.0  # of different answers, those that the judge of answers calls the same
+        n_choices = 1 + ceil(log2(config.max_labels / config.min_labels))
+        self._confidence = 1.0 - (1.0 - CONFIDENCE) / n_choices
         self._labels: list[Label] = []
         self._oldest = 0  # index of the next label to replace, once there are max_labels
         self._audits: deque[bool] = deque(maxlen=AUDITS_COUNTED)  # whether each found an error
@@ -300,10 +301,12 @@ class Calibrator:
         return _logistic(-score)
 
     def learn(self, features: tuple[float, ...], *, is_right: bool, was_given: bool = False, n_audits: float = 1.0,
-              is_servable: bool = True) -> None:
-        """Learn from a miss, or (`was_given`) from an audited hit that stands for `n_audits` audits. Takes 0.3 ms."""
+              is_servable: bool = True, audit_share: float = 0.0) -> None:
+        """Learn from a miss, or (`was_given`) from an audited hit that stands for `n_audits` audits, each of which stands
+        for 1 / audit_share hits (0: the present share). Takes 0.3 ms.
+        """
         config = self.config
-        label = Label(features, is_right, n_audits / config.audit if was_given else 1.0, is_servable)
+        label = Label(features, is_right, n_audits / (audit_share or config.audit) if was_given else 1.0, is_servable)
         if len(self._labels) < config.max_labels:
             self._labels.append(label)
         else:
@@ -319,7 +322,10 @@ class Calibrator:
 
     def estimate_hits(self) -> CalibrationEstimate | None:
         """Hits and error at the threshold, served or in shadow. None: there is no threshold yet."""
-        return None if self._place is None else self._proven.bins.estimate(self._place)
+        if self._place is None:
+            return None
+        found = self._proven.bins.estimate(self._place)
+        return found._replace(high=min(1.0, found.high / max(1e-9, 1.0 - self.miss_share)))
 
     def audit_counts(self) -> tuple[int, int]:
         """The number of wrong answers in the last audits, and the number of these audits."""
@@ -336,7 +342,7 @@ class Calibrator:
             self._proven = running
             is_proven = running.is_fitted and running.bins.is_mixed
             bound = self.config.max_error * (1.0 - self.miss_share)
-            self._place = running.bins.threshold(bound, CHOICE_CONFIDENCE) if is_proven else None
+            self._place = running.bins.threshold(bound, self._confidence) if is_proven else None
         if running.n >= LEAST_LABELS and running.bins.is_mixed:
             self._round = _Round(running.next_model(), len(self._labels), is_fitted=True)
         else:

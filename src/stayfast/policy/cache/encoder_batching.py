@@ -20,7 +20,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 N_RECENT = 64
-RETRY_EVERY = 32
+RETRY_EVERY = 8
 _P95 = 0.95
 
 

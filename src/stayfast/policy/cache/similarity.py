@@ -120,9 +120,10 @@ def _reject_answer(votes: AnswerVotes, answer: int, rule: DecisionRule) -> str:
 
 def reject_new_words(judged: Judgement, question: Wording, votes: AnswerVotes, new_word_cosine: float) -> Judgement:
     """Turn a hit below this cosine into a miss if the question has a word that is new to the answer."""
-    if judged.why or judged.nearest is None or judged.nearest.cosine >= new_word_cosine:
+    if judged.nearest is None or not judged.features or judged.nearest.cosine >= new_word_cosine:
         return judged
-    return judged._replace(why="new_word") if votes.new_word_share(judged.nearest.answer, question) > 0 else judged
+    has_new = votes.new_word_share(judged.nearest.answer, question) > 0
+    return judged._replace(why=judged.why or "new_word", is_servable=False) if has_new else judged
 
 
 def compute_features(question: Wording, nearest: Neighbour, neighbours: Sequence[Neighbour],
