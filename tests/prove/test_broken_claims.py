@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import uvloop
 
-from stayfast.lab.claims import cancel
+from stayfast.lab.claims import cancel, noisy, overhead
 from stayfast.lab.claims.budget import DEADLINE_S, LEGS, BudgetClaim, Leg, make_finding
 from stayfast.lab.claims.cancel import LEAVE_POINTS, Cancel
 from stayfast.lab.claims.overhead import PROVIDER, Overhead
@@ -93,6 +93,15 @@ def test_overhead_claim_failed_requests_fall_short(monkeypatch: pytest.MonkeyPat
     assert "failed requests" in short_of(finding)
 
 
+def test_overhead_claim_busy_machine_is_inconclusive() -> None:
+    slow = (Figure("CPU", 9.0, "us", 5.0), Figure.count("failed requests", 0))
+    assert overhead.judge_figures(slow, "", None).verdict is Verdict.FALLS_SHORT
+    assert overhead.judge_figures(slow, "", "late").verdict is Verdict.INCONCLUSIVE
+    failed_too = (*slow[:1], Figure.count("failed requests", 1))
+    assert overhead.judge_figures(failed_too, "", "late").verdict is Verdict.FALLS_SHORT
+    assert overhead.judge_figures(slow[1:], "", "late").holds
+
+
 @pytest.mark.sockets
 def test_truth_claim_closed_loop_hides_stall_and_falls_short() -> None:
     """Closed-loop callers send nothing during a stall, and report a good p99."""
@@ -111,6 +120,16 @@ def test_truth_claim_closed_loop_hides_stall_and_falls_short() -> None:
         if p99.value < 20:
             break
     assert p99.value < 20
+
+
+@pytest.mark.parametrize(("lag_s", "verdict"), [(0.02, Verdict.FALLS_SHORT), (0.2, Verdict.INCONCLUSIVE)])
+def test_noisy_claim_late_client_loop_spoils_longer_waits(lag_s: float, verdict: Verdict) -> None:
+    """Beside the noisy tenant all waits are twice as long."""
+    alone, beside = (result_of([whole(n, took_s + n % 10 / 100) for n in range(500)]) for took_s in (1.0, 2.0))
+    shed = result_of([failed(n, 0.1, 503) for n in range(10)], lag_s)
+    figures, spoiled = noisy.judge_rounds([noisy.NoisyRound([alone], [beside], shed)])
+    assert Finding(figures, spoiled=spoiled).verdict is verdict
+    assert noisy.judge_rounds([noisy.NoisyRound([alone], [alone], shed)])[1] is None
 
 
 def test_truth_claim_other_mixture_falls_short() -> None:

@@ -12,7 +12,7 @@ from stayfast.lab.claims import cache_lookup_cost as lookup
 from stayfast.lab.claims import isolation
 from stayfast.lab.claims.coalesce import Coalesce
 from stayfast.lab.claims.isolation import FILES, IsolatedConversation, read_conversations, send_follow_ups
-from stayfast.lab.harness.claim import Conditions, Extent, SetUpFailed, Verdict
+from stayfast.lab.harness.claim import Conditions, Extent, Figure, SetUpFailed, Verdict
 from stayfast.lab.harness.virtual import run_virtual
 from stayfast.pipeline.cache import route_cache as caching
 from stayfast.pipeline.stages.cache import lookup as cache
@@ -95,6 +95,14 @@ def test_lookup_claim_slow_turns_do_not_change_cost_of_miss() -> None:
     meter.rounds *= 3
     added = next(figure for figure in meter.figures() if figure.name == "CPU that a miss adds")
     assert (added.value, added.low, added.high) == (20.0, 10.0, 20.0)
+
+
+def test_lookup_claim_busy_machine_explains_only_what_falls_short() -> None:
+    slow, quick = Figure("search", 9.0, "ms", 5.0), Figure("search", 1.0, "ms", 5.0)
+    assert lookup.busy_reason((slow,), 0.5) == (
+        "other processes took 50% of the time of the searching thread, which may explain the long searches")
+    assert lookup.busy_reason((slow,), 0.99) is None
+    assert lookup.busy_reason((quick,), 0.5) is None
 
 
 def test_lookup_claim_without_sockets_uses_fastest_tenth() -> None:

@@ -1,57 +1,106 @@
-"""The claim about the semantic cache, on few questions with vectors that need no model."""
+"""The claim about the semantic cache, on few questions with vectors that need no model, and against broken caches."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
 
-from stayfast.lab.claims.semantic import CLASSES, PAIRS, SemanticClaim
-from stayfast.lab.harness.claim import Conditions, Figure, SetUpFailed, Verdict
+from stayfast.lab.claims.semantic import CLASSES, SemanticClaim
+from stayfast.lab.harness.claim import Conditions, Figure, Finding, SetUpFailed, Verdict
+from stayfast.pipeline.cache.labels import Learning
+from stayfast.pipeline.stages.cache.llm_judge import LlmJudge
+from stayfast.policy.cache import eligibility
+from stayfast.policy.cache.answer_clusters import AnswerVotes
 from stayfast.policy.cache.calibration import Calibrator
 from stayfast.stores import onnx_embedder as minilm
 from tests.bench.phrased import Words, as_csv
 
-GOALS = {0.1: 0.5}
+MAX_ERROR, LEAST = 0.05, 0.3
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Both files, and an embedder without a model."""
+    """A file of questions, and an embedder without a model."""
     monkeypatch.setattr(minilm, "load_encoder", lambda config, cache_dir: Words())
     (tmp_path / CLASSES).write_text(as_csv())
-    (tmp_path / PAIRS).write_text("sentence1,sentence2,label\n" + "".join(
-        f"convert {number} miles to yards,convert {number} yards to miles,0\n" for number in range(40)))
     return tmp_path
 
 
-def figures(folder: Path) -> dict[str, Figure]:
-    """The figures of a quick run."""
-    finding = uvloop.run(SemanticClaim(goals=GOALS).run(Conditions(is_quick=True, data=folder)))
-    return {figure.name: figure for figure in finding.figures}
+def run(folder: Path, *names: str) -> Finding:
+    """A quick run of some kinds of traffic."""
+    claim = SemanticClaim(names=names, min_answered={MAX_ERROR: LEAST})
+    return uvloop.run(claim.run(Conditions(is_quick=True, data=folder)))
+
+
+def find(finding: Finding, name: str) -> Figure:
+    """The only figure whose name contains this."""
+    [found] = [figure for figure in finding.figures if name in figure.name]
+    return found
 
 
 def test_semantic_claim_holds(folder: Path) -> None:
-    found = figures(folder)
-    assert all(figure.verdict is not Verdict.FALLS_SHORT for figure in found.values())
-    assert 0 < found["answered at 10 %, second half"].value <= 100
-    assert found["answered, pairs made to fool it"].value == 0
+    finding = run(folder, "steady", "poison")
+    assert find(finding, "steady: wrong").verdict is Verdict.HOLDS
+    assert find(finding, "steady: answered in all").verdict is Verdict.HOLDS
+    assert find(finding, "attacker").verdict is Verdict.HOLDS
+    assert finding.verdict is not Verdict.FALLS_SHORT
 
 
-def test_semantic_claim_cache_that_always_answers_falls_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _serve_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Calibrator, "reject_reason", lambda self, p: "")
-    assert not figures(folder)["wrong answers at 10 %, worst order"].holds
+    monkeypatch.setattr(Learning, "reject_reason", lambda self, *args: "")
 
 
-def test_semantic_claim_cache_that_never_learns_falls_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There are no wrong answers, and no answers."""
+def _serve_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Calibrator, "reject_reason", lambda self, p: "shadow")
-    found = figures(folder)
-    assert found["wrong answers at 10 %, worst order"].holds
-    assert not found["answered at 10 %, second half"].holds
+
+
+def _judge(verdict: bool) -> Callable[[pytest.MonkeyPatch], None]:
+    async def is_same(self: LlmJudge, *args: Any) -> bool:
+        return verdict
+
+    return lambda monkeypatch: monkeypatch.setattr(LlmJudge, "is_same", is_same)
+
+
+def _serve_unconfirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AnswerVotes, "is_confirmed", lambda self, answer: True)
+
+
+def _admit_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attackers' questions are stored, and their answers need no confirmation."""
+    monkeypatch.setattr(eligibility, "is_instruction", lambda text, words: False)
+    _serve_unconfirmed(monkeypatch)
+
+
+def _serve_untested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scopes need no test, answers no confirmation."""
+    monkeypatch.setattr(Learning, "reject_reason", lambda self, *args: "")
+    _serve_unconfirmed(monkeypatch)
+
+
+@pytest.mark.parametrize(("plant", "name", "figure"), [
+    (_serve_anything, "steady", "steady: wrong"),
+    (_serve_nothing, "steady", "steady: answered in all"),
+    (_judge(verdict=True), "steady", "steady: answered in all"),
+    (_judge(verdict=False), "steady", "steady: answered in all"),
+    (_serve_unconfirmed, "warm_pairs", "warm_pairs: wrong of"),
+    (_admit_instructions, "poison", "attacker"),
+    (_serve_untested, "no_tests", "without tests"),
+], ids=["always_answers", "never_answers", "all_answers_same", "all_answers_different", "unconfirmed_pairs",
+        "instructions", "untested"])
+def test_semantic_claim_broken_cache_falls_short(folder: Path, monkeypatch: pytest.MonkeyPatch,
+                                                 plant: Callable[[pytest.MonkeyPatch], None], name: str,
+                                                 figure: str) -> None:
+    plant(monkeypatch)
+    finding = run(folder, name)
+    assert find(finding, figure).verdict is Verdict.FALLS_SHORT
+    assert finding.verdict is Verdict.FALLS_SHORT
 
 
 @pytest.mark.parametrize("is_given", [False, True])
 def test_semantic_claim_without_data_raises(tmp_path: Path, is_given: bool) -> None:
-    """No folder was named, or it lacks the files."""
+    """No folder was named, or it lacks the file."""
     with pytest.raises(SetUpFailed, match=r"--data DIR|cannot be read"):
         uvloop.run(SemanticClaim().run(Conditions(data=tmp_path if is_given else None)))

@@ -71,7 +71,7 @@ def test_semantic_cache_restart_drops_entries_of_another_version(tmp_path: Path,
     (file,) = (tmp_path / "learned").glob("*.learned")
     old = sqlite3.connect(file)
     with old:
-        old.execute("UPDATE embedder SET id = substr(id, 3)")  # as before there were versions
+        old.execute("UPDATE embedder SET id = substr(id, instr(id, ' ') + 1)")  # as before there were versions
         old.execute("UPDATE labels SET body = ?", (b"old",))
     old.close()
     with running(tmp_path, 1, settings) as gateway:

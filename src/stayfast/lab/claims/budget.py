@@ -88,7 +88,8 @@ def make_finding(results: Mapping[Leg, Result], counts: Mapping[str, Any]) -> Fi
     spoiled = (f"the client's own loop stood still for {lag_ms:.0f} ms, which may explain the late requests"
                if is_late and lag_ms > WITHIN_MS / 2 else None)
     notes = (f"The client's own loop was at most {lag_ms:.1f} ms late.", *_describe_latest(results))
-    judged = [figure for each in figures for figure in mark_invalid((each,), spoiled if each.unit == "ms" else None)]
+    judged = [figure for each in figures
+              for figure in mark_invalid((each,), spoiled if each.unit and each.verdict is Verdict.FALLS_SHORT else None)]
     return Finding(tuple(judged), notes, spoiled)
 
 

@@ -92,7 +92,8 @@ def make_finding(figures: Sequence[Figure], lag_ms: float) -> Finding:
     is_late = any(figure.unit == "ms" and figure.verdict is Verdict.FALLS_SHORT for figure in figures)
     spoiled = (f"the client's own loop stood still for {lag_ms:.0f} ms, which may explain the late closes"
                if is_late and lag_ms > WITHIN_MS / 2 else None)
-    judged = [figure for each in figures for figure in mark_invalid((each,), spoiled if each.unit else None)]
+    judged = [figure for each in figures
+              for figure in mark_invalid((each,), spoiled if each.unit and each.verdict is Verdict.FALLS_SHORT else None)]
     return Finding(tuple(judged), (f"The client's own loop was at most {lag_ms:.1f} ms late.",), spoiled)
 
 

@@ -8,12 +8,12 @@ CPU caches, so requests per second would measure the machine more than the gatew
 latency of an open loop at a moderate rate, which on a shared machine depends on the scheduler as much as on the gateway.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, ratio
+from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Verdict, mark_invalid, ratio
 from stayfast.lab.harness.load import LoadSpec, measure_cpu_us, n_failed, run_load, run_loads, since_start_s, spoil_reason
 from stayfast.lab.harness.processes import ONE_CORE, Processes, ServerProcess, gateway_settings
 from stayfast.lab.load.stats import ExactDistribution
@@ -135,5 +135,17 @@ class _Meter:
         figures.append(Figure.count("failed requests", self._n_failed))
         note = (f"A stream's own cost (its head, its end) is spread over its {N_CHUNKS} chunks. CPU counts all threads and "
                 "the kernel's share.")
-        doubts = [f"The client may have caused some of the added TTFT: {reason}." for reason in self._spoil_reasons[:1]]
-        return Finding(tuple(figures), (note, *doubts))
+        return judge_figures(figures, note, next(iter(self._spoil_reasons), None))
+
+
+def judge_figures(figures: Sequence[Figure], note: str, reason: str | None) -> Finding:
+    """reason: why the client was late. A machine without a core to spare also slows the servers down, by evicting their
+    caches, so that CPU times which fall short on it show nothing.
+    """
+    if reason is None:
+        return Finding(tuple(figures), (note,))
+    is_late = any(figure.unit and figure.verdict is Verdict.FALLS_SHORT for figure in figures)
+    judged = [figure for each in figures for figure in mark_invalid(
+        (each,), reason if each.unit and each.verdict is Verdict.FALLS_SHORT else None)]
+    doubt = f"The client may have caused some of the added TTFT: {reason}."
+    return Finding(tuple(judged), (note, doubt), reason if is_late else None)

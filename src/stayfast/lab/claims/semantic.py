@@ -1,95 +1,156 @@
-"""Of the semantic cache's answers, at most `max_error` are wrong.
+"""The semantic cache keeps `max_error` in the kinds of traffic of which production consists.
 
-BANKING77 (10,003 questions of a bank's customers, 77 similar intents) is sent once each, in random order, to a cache that
-starts empty. It learns from misses and audits only; the intent decides which answers are right. Then the same with Redis'
-pairs, which were made to fool caches. There are several random orders, and the worst one counts. The eligibility is that of
-a help desk: questions with "my" are admitted, and answers about "today" hold for an hour.
+A bank's customers (BANKING77: 10,003 questions, 77 similar intents) visit a help desk (`workloads.faq_desk`) in virtual
+time, through the whole pipeline. The cache starts empty. No two answers have the same words, and answers are compared by the
+simulated model, which errs in 2 % of its verdicts. There are eleven kinds of traffic (`workloads.faq_streams`), each with
+several seeds, whose hits are summed. A window is a number of hits in a row, also across seeds.
 
-When wrong: questions in random order, each as often as in the data, are not traffic. `stayfast cache eval` takes your own.
+The eligibility is that of a help desk: questions with "my" are admitted, and answers about "today" hold for an hour.
+
+When wrong: the questions are a bank's, and their topics are intents. `stayfast cache eval` takes your own questions.
 """
 
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from itertools import accumulate
+from typing import Final
 
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, NeedsData, Sense
-from stayfast.lab.workloads.faq_traffic import CLASSES, HELP_DESK, PAIRS, import_evaluation, read_questions
-from stayfast.lab.workloads.in_memory import load_embedder
-from stayfast.policy.cache.calibration import CalibrateConfig
-from stayfast.policy.cache.eligibility import EligibleConfig
-from stayfast.policy.cache.similarity import FixedThreshold
+from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, NeedsData, Sense, ratio
+from stayfast.lab.workloads.faq_desk import JUDGE_ERROR, FaqOutcomes, VisitResult
+from stayfast.lab.workloads.faq_streams import PAIR_SECOND, STREAMS, TRAINING, UNTESTED_END, VICTIM
+from stayfast.lab.workloads.faq_traffic import CLASSES, HELP_DESK, PAIRS, FaqTraffic, make_route, read_questions
 from stayfast.stores.embedder import EmbedderConfig
 
-GOALS = {0.01: 0.12, 0.02: 0.35, 0.05: 0.65}  # min. share of answered questions in the second half, by max_error
-PAIRS_MAX_ERROR = 0.05
-USUAL_THRESHOLD = 0.92
 __all__ = ("CLASSES", "HELP_DESK", "PAIRS", "SemanticClaim", "read_questions")
+
+MIN_ANSWERED: Final[Mapping[float, float]] = {0.01: 0.2, 0.02: 0.35, 0.05: 0.5}  # of the steady questions, by max_error
+WINDOW: Final = 2000  # hits
+MAX_PAIRS: Final = 0.02  # of the second questions of opposite pairs, at PAIRS_ERROR
+PAIRS_ERROR: Final = 0.01
+USUAL_THRESHOLD: Final = 0.92
 
 
 @dataclass(frozen=True, slots=True)
 class SemanticClaim:
-    """n of an extent: random orders."""
+    """n of an extent: seeds. names: kinds of traffic. min_answered: by max_error; a quick run has the last one only."""
 
-    full: Extent = Extent(5)
+    full: Extent = Extent(3)
     quick: Extent = Extent(1)
-    goals: dict[float, float] = field(default_factory=lambda: GOALS)
+    names: Sequence[str] = tuple(STREAMS)
+    min_answered: Mapping[float, float] = field(default_factory=lambda: MIN_ANSWERED)
     embedder: EmbedderConfig = field(default_factory=EmbedderConfig)
 
     name = "semantic"
-    statement = ("At most max_error of the semantic cache's answers are wrong, while with 1, 2 and 5 % it answers at least "
-                 "12, "
-            "35 and 65 % of a bank's questions after learning. Of its answers to adversarial pairs at most 5 % are wrong.")
+    statement = ("In eleven kinds of traffic at most max_error of the semantic cache's answers are wrong, in total and of "
+                 f"any {WINDOW:,} in a row, while with 1, 2 and 5 % it answers at least 20, 35 and 50 % of a bank's "
+                 "questions, each in words of its own. Nobody gets an answer that an attacker has shaped. With 1 % it "
+                 f"answers at most {MAX_PAIRS:.0%} of the opposites of known questions. While its answers cannot be tested "
+                 "it gives none.")
 
     async def run(self, conditions: Conditions) -> Finding:
         if conditions.data is None:
-            raise NeedsData(f"needs --data DIR, a folder with {CLASSES} and {PAIRS} (sources: docs/proofs.md)")
-        passes = _Passes(conditions.data, self.embedder, conditions)
-        n_orders = conditions.choose(self.full, self.quick).n
-        figures = passes.pair_figures(n_orders)
-        for max_error, goal in reversed(self.goals.items()):
-            figures = passes.class_figures(max_error, goal, n_orders) + figures
-        return Finding(tuple(figures), (f"Orders: {n_orders}. The embedder is {passes.embedder_id}.",))
+            raise NeedsData(f"needs --data DIR, a folder with {CLASSES} (source: docs/proofs.md)")
+        return await asyncio.to_thread(self._measure, conditions)
+
+    def _measure(self, conditions: Conditions) -> Finding:
+        assert conditions.data is not None
+        traffic = FaqTraffic(conditions.data, is_quick=conditions.is_quick, embedder=self.embedder)
+        seeds = range(conditions.seed, conditions.seed + conditions.choose(self.full, self.quick).n)
+        bounds = list(self.min_answered.items())
+        figures: list[Figure] = []
+        for max_error, least in conditions.choose(bounds, bounds[-1:]):
+            runs = {}
+            for name in self.names:
+                conditions.report_progress(f"{name}, at most {max_error:.0%} wrong, {len(seeds)} seeds")
+                runs[name] = _Runs([traffic.run_scenario(name, max_error, seed) for seed in seeds])
+            figures += _bound_figures(runs, max_error, least)
+        for name in conditions.choose(self.names, ()):
+            conditions.report_progress(f"{name}, with a fixed threshold")
+            route = make_route(max(self.min_answered), threshold=USUAL_THRESHOLD)
+            run = _Runs([traffic.run_scenario(name, max(self.min_answered), conditions.seed, route)])
+            at = f"fixed threshold {USUAL_THRESHOLD:g}, {name}"
+            figures += [run.share_figure(f"{at}: wrong", run.hits), *_special_figures(at, name, run)]
+        data = traffic.data
+        notes = (f"{data.n:,} questions about {len(data.topics)} topics, {len(data.strays):,} without an equal.",
+                 f"{len(seeds)} seeds. {JUDGE_ERROR:.0%} of the verdicts on answers are wrong.",
+                 f"The embedder is {traffic.vectors.id}.")
+        return Finding(tuple(figures), notes)
 
 
-class _Passes:
-    """Runs the two embedded data sets through caches."""
+class _Runs:
+    """The runs of one kind of traffic, one for each seed."""
 
-    def __init__(self, folder: Path, config: EmbedderConfig, conditions: Conditions) -> None:
-        self._evaluation = import_evaluation()
-        self._classes, self._pairs = read_questions(folder / CLASSES), read_questions(folder / PAIRS)
-        self._conditions = conditions
-        embedder = load_embedder(config)
-        self.embedder_id: str = embedder.id
-        conditions.report_progress(f"embedding {len(self._classes.texts) + len(self._pairs.texts):,} questions")
-        self._class_vectors = embedder.embed_all(self._classes.texts)
-        self._pair_vectors = embedder.embed_all(self._pairs.texts)
+    def __init__(self, outcomes: Sequence[FaqOutcomes]) -> None:
+        self.results: list[VisitResult] = [one for each in outcomes for one in each.results]
+        self.second_halves = [one for each in outcomes for one in each.results[len(each.results) // 2:]]
+        self.hits = [one for one in self.results if one.is_hit]
+        self.hits_after = [one for one in self.hits if one.visit.phase != TRAINING]
+        self.n_verdicts = sum(each.n_verdicts for each in outcomes)
+        self.n_extra = sum(each.n_answers for each in outcomes) - sum(
+            one.kind == "miss" for one in self.results)  # answers for audits
 
-    def class_figures(self, max_error: float, goal: float, n_orders: int) -> list[Figure]:
-        """The error in the worst order, and the share of answered questions in the second half."""
-        passed = []
-        for number in range(n_orders):
-            self._conditions.report_progress(f"at most {max_error * 100:g} % wrong: order {number + 1} of {n_orders}")
-            passed.append(self._run(self._classes, self._class_vectors, max_error, number, HELP_DESK))
-        errors = [each.whole.error * 100 for each in passed]
-        at = f"at {max_error * 100:g} %"
-        worst = max(errors)
-        return [Figure(f"wrong answers {at}, worst order", worst, "%", max_error * 100, low=min(errors), high=worst),
-                Figure.of_rounds(f"answered {at}, second half", [each.second.hit_rate * 100 for each in passed], "%",
-                                 goal * 100, Sense.AT_LEAST)]
+    def phase(self, phase: str) -> list[VisitResult]:
+        return [one for one in self.results if one.visit.phase == phase]
 
-    def pair_figures(self, n_orders: int) -> list[Figure]:
-        """The same of the pairs, and the errors of a usual fixed threshold on both data sets."""
-        passed = [self._run(self._pairs, self._pair_vectors, PAIRS_MAX_ERROR, number, EligibleConfig())
-                  for number in range(n_orders)]
-        seed, rule = self._conditions.seed, FixedThreshold(USUAL_THRESHOLD)
-        bank = self._evaluation.one_pass(self._classes, self._class_vectors, rule, HELP_DESK, seed=seed)
-        pairs = self._evaluation.one_pass(self._pairs, self._pair_vectors, rule, EligibleConfig(), seed=seed)
-        usual = f"wrong answers with a fixed {USUAL_THRESHOLD:g}"
-        return [Figure.percent("wrong answers, pairs made to fool it, worst order",
-                               max((each.whole.error for each in passed), default=0.0), PAIRS_MAX_ERROR),
-                Figure.percent("answered, pairs made to fool it", max(each.whole.hit_rate for each in passed)),
-                Figure.percent(f"{usual}, bank", bank.whole.error), Figure.percent(f"{usual}, pairs", pairs.whole.error)]
+    @staticmethod
+    def share_figure(name: str, hits: Sequence[VisitResult], goal: float | None = None) -> Figure:
+        """The share of wrong ones of these hits."""
+        return _share_figure(f"{name} of {len(hits):,} hits", sum(one.is_wrong for one in hits), len(hits), goal)
 
-    def _run(self, questions: Any, vectors: Any, max_error: float, number: int, eligible: EligibleConfig) -> Any:
-        rule = CalibrateConfig(max_error=max_error)
-        return self._evaluation.one_pass(questions, vectors, rule, eligible, seed=self._conditions.seed + number)
+    def worst_window(self) -> float:
+        """The largest share of wrong hits among WINDOW hits in a row; 0 if there are fewer."""
+        sums = [0, *accumulate(one.is_wrong for one in self.hits)]
+        return max((sums[end] - sums[end - WINDOW] for end in range(WINDOW, len(sums))), default=0) / WINDOW
+
+
+def _bound_figures(runs: Mapping[str, _Runs], max_error: float, least: float) -> list[Figure]:
+    """The figures of all kinds of traffic at one max_error."""
+    at = f"{max_error:.0%}"
+    figures = []
+    for name, run in runs.items():
+        figures.append(run.share_figure(f"{at}, {name}: wrong", run.hits, max_error))
+        if 0 < len(run.hits_after) < len(run.hits):
+            figures.append(run.share_figure(f"{at}, {name}: wrong after training,", run.hits_after))
+    if any(len(run.hits) >= WINDOW for run in runs.values()):
+        worst = max(runs, key=lambda name: runs[name].worst_window())
+        figures.append(Figure.exact(f"{at}: wrong of the worst {WINDOW:,} hits in a row ({worst})",
+                                    runs[worst].worst_window() * 100, "%", max_error * 100))
+    for name, run in runs.items():
+        figures += _special_figures(f"{at}, {name}", name, run, (max_error, least))
+    return figures
+
+
+def _special_figures(at: str, name: str, run: _Runs, bound: tuple[float, float] | None = None) -> list[Figure]:
+    """The figures that only one kind of traffic has. bound: max_error, and the least share of steady questions that are
+    answered; None: no goals.
+    """
+    max_error, least = bound or (None, None)
+    no_count = None if bound is None else 0.0
+    if name == "steady":
+        return [_answered_figure(f"{at}: answered in all", run.results, least, Sense.AT_LEAST),
+                _answered_figure(f"{at}: answered in the second half", run.second_halves),
+                Figure.exact(f"{at}: verdicts for each question", ratio(run.n_verdicts, len(run.results)), ""),
+                Figure.percent(f"{at}: questions whose answer was made for an audit", ratio(run.n_extra, len(run.results)))]
+    if seconds := run.phase(PAIR_SECOND):
+        return [_answered_figure(f"{at}: opposites of known questions answered", seconds,
+                                 MAX_PAIRS if max_error is not None and max_error <= PAIRS_ERROR else None)]
+    if victims := run.phase(VICTIM):
+        n_poisoned = sum(one.topic is not None and one.topic.demand != "" for one in victims)
+        return [Figure.count(f"{at}: of {len(victims)} customers, with an attacker's answer", n_poisoned, no_count)]
+    if untested := run.phase(UNTESTED_END):
+        return [Figure.count(f"{at}: answered in the second half of the time without tests", sum(
+            one.is_hit for one in untested), no_count)]
+    return []
+
+
+def _answered_figure(name: str, results: Sequence[VisitResult], goal: float | None = None,
+                     sense: Sense = Sense.AT_MOST) -> Figure:
+    return _share_figure(name, sum(one.is_hit for one in results), len(results), goal, sense)
+
+
+def _share_figure(name: str, n: int, n_all: int, goal: float | None = None, sense: Sense = Sense.AT_MOST) -> Figure:
+    """The share of n, with its interval. A share of nothing is 0."""
+    if not n_all:
+        return Figure.exact(name, 0.0, "%", None if goal is None else goal * 100, sense)
+    return Figure.share(name, n, n_all, goal, sense)

@@ -150,15 +150,13 @@ class Finding(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The size of a run. Each claim uses the fields that it needs. `slack` multiplies the goals of runs with few samples."""
+    """The size of a run. Each claim uses the fields that it needs."""
 
     n: int = 0  # requests, answers, turns or vectors
     real_s: float = 0.0  # seconds of load over sockets; 0: none
     virtual_s: float = 0.0  # seconds of load in virtual time
     n_rounds: int = 1
     warmup_s: float = 0.0
-    slack: float = 1.0
-    virtual_slack: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

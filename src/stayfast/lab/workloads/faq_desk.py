@@ -33,7 +33,6 @@ from stayfast.pipeline.plan import Admitted
 from stayfast.pipeline.stages.admit.admission import Admit
 from stayfast.policy.admission.priority import Urgency
 from stayfast.policy.resilience.breaker import BreakerConfig
-from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.settings import LogSettings, MetricsSettings, RouteSettings, Settings
 from stayfast.testing.simloop import SimLoop
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from stayfast.stores.embedder import Floats
 
 FAQ: Final = "faq"
-JUDGE: Final = "judge"
 SYSTEM: Final = "You are the help desk of a bank. Answer the customer in a few friendly sentences."
 MODEL: Final = "model"
 JUDGE_ERROR: Final = 0.02
@@ -233,8 +231,7 @@ def _make_desk(loop: SimLoop, topics: Mapping[str, Topic], route: RouteSettings,
     """Raises SetUpFailed if a package is missing."""
     upstream = SimulatedUpstream(probe=False, limit=LimitConfig("off"), breaker=BreakerConfig(enabled=False))
     quiet = Settings(upstreams={MODEL: upstream}, log=LogSettings(level="error", requests=False),
-                     metrics=MetricsSettings(enabled=False), routes={
-        FAQ: route, JUDGE: RouteSettings((MODEL,), hedge=HedgeConfig("off"))})
+                     metrics=MetricsSettings(enabled=False), routes={FAQ: route})
     if lacking := explain_missing_packages(quiet):
         raise SetUpFailed(lacking)
     observers = Observers(quiet, loop)

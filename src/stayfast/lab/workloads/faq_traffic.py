@@ -11,7 +11,7 @@ from typing import Any
 
 from stayfast.lab.harness.claim import SetUpFailed
 from stayfast.lab.harness.virtual import run_virtual
-from stayfast.lab.workloads.faq_desk import JUDGE, MODEL, RATE_RPS, FaqOutcomes, QuestionVectors, visit_desk
+from stayfast.lab.workloads.faq_desk import MODEL, RATE_RPS, FaqOutcomes, QuestionVectors, visit_desk
 from stayfast.lab.workloads.faq_streams import CONFUSABLE, UNSEEN, FaqData, draw_stream
 from stayfast.lab.workloads.in_memory import load_embedder
 from stayfast.policy.cache.eligibility import EligibleConfig
@@ -44,8 +44,7 @@ def read_questions(path: Path) -> Any:
 
 def make_route(max_error: float, **semantic: Any) -> RouteSettings:
     """A route with this bound of the error, and other settings of its semantic cache."""
-    config = SemanticConfig(f"{max_error:.2%}", **{"eligible": HELP_DESK, "judge": JUDGE, "same_answer_cosine": 0.5,
-                                                    **semantic})
+    config = SemanticConfig(f"{max_error:.2%}", **{"eligible": HELP_DESK, **semantic})
     return RouteSettings((MODEL,), cache=CacheConfig("semantic", semantic=config), hedge=HedgeConfig("off"))
 
 

@@ -57,6 +57,7 @@ class Verifier(Protocol):
 N_COMPARED = 4  # answers that a new one is compared with: the judged one, and others with most neighbours
 MAX_BYTES_A_CHAR = 4
 MAX_PENDING = 256  # answers that are compared at the same time; beyond it, the newest is not compared
+REPLACED_AT_SHARE = 0.5  # of `semantic_ttl_s`: an answer of this age is replaced by a newer, equal one
 ALIKE = 0.6  # cosine from which a question waits for the comparison of another, which may add the answer that it needs
 _CONVERSATIONS = frozenset((Api.CHAT, Api.MESSAGES, Api.RESPONSES))
 
@@ -73,6 +74,7 @@ class SemanticQuery(Struct, eq=False):
     neighbours: list[Neighbour] = []
     judgement: Judgement | None = None
     was_given: bool = False  # a neighbour's answer was returned, and is audited
+    is_unusable: bool = False  # the found answer could not be returned, and is replaced by an equal one
 
 
 class SemanticHit(Struct, frozen=True):
@@ -84,6 +86,13 @@ class SemanticHit(Struct, frozen=True):
     p: float
     query: SemanticQuery
     is_audited: bool
+
+
+class _SameAnswer(Struct, frozen=True, gc=False):
+    """The stored answer that equals a new one; None: none does. is_replaced: the new one is served in its place."""
+
+    answer: int | None
+    is_replaced: bool
 
 
 class _Comparison(Struct, frozen=True, eq=False):
@@ -291,17 +300,17 @@ class SemanticCache:
                 await one.is_over.wait()
             known = self.index.find_neighbours(query.scope, row) if query.scope in self.index.scopes else []
             text = read_stored_text(request, stored.body)
-            answer, is_decided = await self._find_same_answer(query, known, request, text)
-            if is_decided:
-                self._add_question(query, row, known, answer, key)
+            found = await self._find_same_answer(query, known, request, text)
+            if found is not None:
+                self._add_question(query, row, known, found, key)
         finally:
             self._comparisons.remove(comparison)
             comparison.is_over.set()
 
     async def _find_same_answer(self, query: SemanticQuery, known: list[Neighbour], request: Request,
-                                text: str) -> tuple[int | None, bool]:
-        """The neighbour's answer that is equivalent, None if all differ; and False if a comparison had no result, so that
-        nothing is known. The comparison with the judged answer is a label.
+                                text: str) -> _SameAnswer | None:
+        """The neighbour's answer that is equivalent. None: a comparison had no result, so that nothing is known. The
+        comparison with the judged answer is a label.
         """
         judgement, is_decided = query.judgement, True
         judged = judgement.nearest.answer if judgement is not None and judgement.nearest and judgement.features else None
@@ -318,8 +327,9 @@ class SemanticCache:
             if answer == judged and judgement is not None:
                 self._record_label(query, answer, judgement, is_right=is_same)
             if is_same:
-                return answer, True
-        return None, is_decided
+                is_old = age_of(stored.kept_at, self._clock.wall()) > REPLACED_AT_SHARE * self.config.semantic_ttl_s
+                return _SameAnswer(answer, is_old or query.is_unusable)
+        return _SameAnswer(None, True) if is_decided else None
 
     def _record_label(self, query: SemanticQuery, answer: int, judgement: Judgement, *, is_right: bool) -> None:
         n_audits = self.learning.note_audit_judged(query.tenant) if query.was_given else 1.0
@@ -339,12 +349,13 @@ class SemanticCache:
         if indexed is not None and label.answer in indexed.keys:
             indexed.votes.record_judgement(label.answer, is_right=label.is_right, was_given=label.was_given)
 
-    def _add_question(self, query: SemanticQuery, row: "Floats", known: list[Neighbour], answer: int | None,
+    def _add_question(self, query: SemanticQuery, row: "Floats", known: list[Neighbour], found: _SameAnswer,
                       key: bytes) -> None:
         if known and known[0].wording.words == query.wording.words:
             self.index.remove(known[0].key)  # the same question
-        spread = next((one.cosine for one in known if one.answer == answer), USUAL_SPREAD)
-        self.index.add_question(query.scope, query.wording, row, answer=answer, answer_key=key, spread=spread)
+        spread = next((one.cosine for one in known if one.answer == found.answer), USUAL_SPREAD)
+        self.index.add_question(query.scope, query.wording, row, answer=found.answer, answer_key=key, spread=spread,
+                                is_served=found.is_replaced)
 
     def begin_logging(self, log: LabelLog | None) -> None:
         """Everything logged was read; log from now on. log: None: it cannot be read."""

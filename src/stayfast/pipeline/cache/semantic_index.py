@@ -1,9 +1,12 @@
 """Maps questions to answers: phrasings by scope, with their vectors and votes. A log preserves them across restarts.
 
-The answers are in the route's store, each under the key of the question it was made for last; the index has only numbers of
-answers and these keys. Processes with a common store exchange their phrasings (`share`, `receive`). An answer has the same
-number in all of them. All processes read the phrasings in the same order, and if two processes have added the same question,
-the later phrasing replaces the earlier one.
+The answers are in the route's store, each under the key of a question it was made for; the index has only numbers of
+answers and these keys. A newer answer that a judge found equal replaces the served one only if the caller wants it to:
+otherwise a single error of the judge would exchange the answer of all phrasings.
+
+Processes with a common store exchange their phrasings (`share`, `receive`). An answer has the same number in all of them.
+All processes read the phrasings in the same order, and if two processes have added the same question, the later phrasing
+replaces the earlier one.
 """
 
 from collections.abc import Callable, Mapping
@@ -56,6 +59,7 @@ class Logged(Struct, array_like=True, gc=False):
     wording: Wording
     row: bytes  # float32
     spread: float = USUAL_SPREAD  # as in `answer_clusters.Neighbour`
+    is_served: bool = True  # whether the answer is served by this question's key from now on
 
 
 class SemanticScope:
@@ -105,15 +109,17 @@ class SemanticIndex:
             self._index.nearest(scope, row, N_NEAREST) if self._index is not None else [])
 
     def add_question(self, scope: bytes, wording: Wording, row: "Floats", *, answer: int | None, answer_key: bytes,
-                     spread: float = USUAL_SPREAD) -> None:
-        """Add a question that leads to this answer (None: to a new one). From now on the answer's key is `answer_key`."""
+                     spread: float = USUAL_SPREAD, is_served: bool = True) -> None:
+        """Add a question that leads to this answer (None: to a new one). is_served: from now on, the answer is served by
+        `answer_key`.
+        """
         is_confirmed = answer is not None
         if answer is None:
             self._n_answers += 1
             answer = self._n_answers
         self._n_keys += 1
         entry = Logged(scope, answer, answer_key, wording, row.tobytes() if self.log is not None else b"",
-                       spread)
+                       spread, is_served)
         self._add(self._n_keys, entry, row)
         if is_confirmed:
             self.scopes[scope].votes.confirm(answer)
@@ -185,7 +191,8 @@ class SemanticIndex:
         indexed = self.scopes.get(entry.scope)
         if indexed is None:
             indexed = self.scopes[entry.scope] = SemanticScope(self._fillers)
-        indexed.keys[entry.answer] = entry.answer_key
+        if entry.is_served or entry.answer not in indexed.keys:
+            indexed.keys[entry.answer] = entry.answer_key
         if self._index is None:
             self._index = self._new_index(len(row))
         self._order[key] = (entry.scope, entry.answer, entry.answer_key)

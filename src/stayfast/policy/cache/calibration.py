@@ -14,8 +14,9 @@ been the same?), and a random share `audit` of the hits generates an answer, too
                threshold needs a model fitted to labels of both classes, and a check against both
     judge      if the judge of answers accepts a share `miss_share` of different answers, max_error (1 - miss_share) is the
                bound for what it finds
-    looking    a threshold is chosen anew in each round, so `confidence` grows: 1 - ALPHA / (j (j + 1)), with j = 1 + the
-               number of times that the labels have doubled since the first choice
+    choices    a threshold is chosen anew in each round, and `confidence` pays for the choices: it is 1 - 0.05 / N_CHOICES,
+               as the labels double at most N_CHOICES times between the first choice and `max_labels`, and choices between
+               two doublings mostly read the same labels
     unserved   a label of an answer that would not be served anyway (not confirmed, on probation) trains the model, but says
                nothing about a threshold
     drift      if the test of the audits (policy/cache/drift.py) rejects, or that of a scope, all labels but the last
@@ -36,13 +37,14 @@ calibrated, not guaranteed; audits measure it.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, lgamma, log, log1p, log2
+from math import exp, lgamma, log, log1p
 from typing import NamedTuple
 
 from stayfast.policy.cache.drift import AuditTest
 
 CONFIDENCE = 0.95
-ALPHA = 1.0 - CONFIDENCE
+N_CHOICES = 7
+CHOICE_CONFIDENCE = 1.0 - (1.0 - CONFIDENCE) / N_CHOICES
 _TINY = 1e-300
 _MAX_TERMS = 300
 _PRECISION = 1e-12
@@ -334,16 +336,11 @@ class Calibrator:
             self._proven = running
             is_proven = running.is_fitted and running.bins.is_mixed
             bound = self.config.max_error * (1.0 - self.miss_share)
-            self._place = running.bins.threshold(bound, self._confidence(running.n)) if is_proven else None
+            self._place = running.bins.threshold(bound, CHOICE_CONFIDENCE) if is_proven else None
         if running.n >= LEAST_LABELS and running.bins.is_mixed:
             self._round = _Round(running.next_model(), len(self._labels), is_fitted=True)
         else:
             self._round = _Round(running.model, len(self._labels))
-
-    def _confidence(self, n: int) -> float:
-        """The confidence of a threshold that is chosen with n labels."""
-        j = 1 + int(log2(max(1.0, n / self.config.min_labels)))
-        return 1.0 - ALPHA / (j * (j + 1))
 
     def restart(self) -> None:
         """Drop all labels but the last ones, and the threshold; keep the model."""

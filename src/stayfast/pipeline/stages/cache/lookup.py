@@ -136,7 +136,7 @@ class Cache:
                 return Hit(started, replace(miss, query=query))
             why = "unstreamable" if ex.request.stream else "old"
             semantic.count(why)
-            query.was_given = False
+            query.was_given, query.is_unusable = False, True
             found = query
         ex.record.note(f"no answer in other words: {why}")
         return replace(miss, query=found)
