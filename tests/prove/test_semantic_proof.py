@@ -43,7 +43,7 @@ def find(finding: Finding, name: str) -> Figure:
 def test_semantic_claim_holds(folder: Path) -> None:
     finding = run(folder, "steady", "poison")
     assert find(finding, "steady: wrong").verdict is Verdict.HOLDS
-    assert find(finding, "steady: answered in all").verdict is Verdict.HOLDS
+    assert find(finding, "steady: answered in the second half").verdict is Verdict.HOLDS
     assert find(finding, "attacker").verdict is Verdict.HOLDS
     assert finding.verdict is not Verdict.FALLS_SHORT
 
@@ -82,13 +82,13 @@ def _serve_untested(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("plant", "name", "figure"), [
     (_serve_anything, "steady", "steady: wrong"),
-    (_serve_nothing, "steady", "steady: answered in all"),
-    (_judge(verdict=True), "steady", "steady: answered in all"),
-    (_judge(verdict=False), "steady", "steady: answered in all"),
-    (_serve_unconfirmed, "warm_pairs", "warm_pairs: wrong of"),
+    (_serve_nothing, "steady", "steady: answered in the second half"),
+    (_judge(verdict=True), "steady", "steady: answered in the second half"),
+    (_judge(verdict=False), "steady", "steady: answered in the second half"),
+    (_serve_untested, "warm_pairs", "warm_pairs: wrong of"),
     (_admit_instructions, "poison", "attacker"),
     (_serve_untested, "no_tests", "without tests"),
-], ids=["always_answers", "never_answers", "all_answers_same", "all_answers_different", "unconfirmed_pairs",
+], ids=["always_answers", "never_answers", "all_answers_same", "all_answers_different", "untested_pairs",
         "instructions", "untested"])
 def test_semantic_claim_broken_cache_falls_short(folder: Path, monkeypatch: pytest.MonkeyPatch,
                                                  plant: Callable[[pytest.MonkeyPatch], None], name: str,

@@ -24,8 +24,10 @@ from stayfast.stores.embedder import EmbedderConfig
 
 __all__ = ("CLASSES", "HELP_DESK", "PAIRS", "SemanticClaim", "read_questions")
 
-MIN_ANSWERED: Final[Mapping[float, float]] = {0.01: 0.2, 0.02: 0.35, 0.05: 0.5}  # of the steady questions, by max_error
+# by max_error, of the second half of the steady questions
+MIN_ANSWERED: Final[Mapping[float, float]] = {0.01: 0.1, 0.02: 0.35, 0.05: 0.5}
 WINDOW: Final = 2000  # hits
+MIN_EXPECTED: Final = 10.0  # wrong hits that max_error allows; kinds of traffic with fewer have a goal only all together
 MAX_PAIRS: Final = 0.02  # of the second questions of opposite pairs, at PAIRS_ERROR
 PAIRS_ERROR: Final = 0.01
 USUAL_THRESHOLD: Final = 0.92
@@ -43,10 +45,10 @@ class SemanticClaim:
 
     name = "semantic"
     statement = ("In eleven kinds of traffic at most max_error of the semantic cache's answers are wrong, in total and of "
-                 f"any {WINDOW:,} in a row, while with 1, 2 and 5 % it answers at least 20, 35 and 50 % of a bank's "
-                 "questions, each in words of its own. Nobody gets an answer that an attacker has shaped. With 1 % it "
-                 f"answers at most {MAX_PAIRS:.0%} of the opposites of known questions. While its answers cannot be tested "
-                 "it gives none.")
+                 f"any {WINDOW:,} in a row, while with 1, 2 and 5 % it answers at least 10, 35 and 50 % of a bank's "
+                 "questions after the first 5,000, each in words of its own. No client gets an answer that an attacker has "
+                 f"shaped. With 1 % it answers at most {MAX_PAIRS:.0%} of the opposites of known questions. While its "
+                 "answers cannot be tested it gives none.")
 
     async def run(self, conditions: Conditions) -> Finding:
         if conditions.data is None:
@@ -108,8 +110,12 @@ def _bound_figures(runs: Mapping[str, _Runs], max_error: float, least: float) ->
     """The figures of all kinds of traffic at one max_error."""
     at = f"{max_error:.0%}"
     figures = []
+    if len(runs) > 1:
+        every = [hit for run in runs.values() for hit in run.hits]
+        figures.append(_Runs.share_figure(f"{at}, all kinds together: wrong", every, max_error))
     for name, run in runs.items():
-        figures.append(run.share_figure(f"{at}, {name}: wrong", run.hits, max_error))
+        goal = max_error if len(run.hits) * max_error >= MIN_EXPECTED else None
+        figures.append(run.share_figure(f"{at}, {name}: wrong", run.hits, goal))
         if 0 < len(run.hits_after) < len(run.hits):
             figures.append(run.share_figure(f"{at}, {name}: wrong after training,", run.hits_after))
     if any(len(run.hits) >= WINDOW for run in runs.values()):
@@ -128,8 +134,8 @@ def _special_figures(at: str, name: str, run: _Runs, bound: tuple[float, float] 
     max_error, least = bound or (None, None)
     no_count = None if bound is None else 0.0
     if name == "steady":
-        return [_answered_figure(f"{at}: answered in all", run.results, least, Sense.AT_LEAST),
-                _answered_figure(f"{at}: answered in the second half", run.second_halves),
+        return [_answered_figure(f"{at}: answered in all", run.results),
+                _answered_figure(f"{at}: answered in the second half", run.second_halves, least, Sense.AT_LEAST),
                 Figure.exact(f"{at}: verdicts for each question", ratio(run.n_verdicts, len(run.results)), ""),
                 Figure.percent(f"{at}: questions whose answer was made for an audit", ratio(run.n_extra, len(run.results)))]
     if seconds := run.phase(PAIR_SECOND):

@@ -5,7 +5,7 @@
     unique     a question about one product of many thousands. One in NEAR is a task in a special case, with an answer of
                its own; these are the questions on which a semantic cache errs
 
-Each question has an article with its answer. The article's number in an answer shows for which question it was made.
+Each question has an article with its answer, which the providers word anew in each call (`support_answers`).
 
 Computation takes no virtual time, so in virtual time the vectors are computed beforehand, by the model that a gateway uses,
 and each look-up takes EMBED_S, which is the time for a short text on a busy machine.
@@ -20,8 +20,8 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from math import inf, nan
+from itertools import accumulate, pairwise
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -35,7 +35,8 @@ from stayfast.core.types import Api
 from stayfast.http.server.connection import ServerConnection
 from stayfast.lab.harness.load import LONG_S, LoadSpec, run_load
 from stayfast.lab.harness.processes import Processes
-from stayfast.lab.harness.virtual import HEAVY_TAIL, serve_and_read, simulated_upstream
+from stayfast.lab.harness.virtual import HEAVY_TAIL, seed_provider, serve_and_read, simulated_upstream
+from stayfast.lab.harness.waits import N_BATCHES
 from stayfast.lab.load.lengths import FillerText
 from stayfast.lab.load.result import Result
 from stayfast.lab.load.schedule import Prompts, Shot
@@ -55,6 +56,7 @@ from stayfast.lab.simulated import (
 )
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.lab.workloads.in_memory import MemoryEmbedder, cache_result, load_embedder
+from stayfast.lab.workloads.support_answers import SEPARATOR, DeskModel, read_article
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.settings import RouteSettings, Settings
@@ -143,8 +145,6 @@ REPEATED: Final = 0.4  # share of the visits
 PASTED: Final = 0.3
 N_STATIC: Final = 1200  # words of the system prompt; one word is one token
 N_PASTED: Final = 2600
-SEPARATOR: Final = "\n\n"  # between a question and the pasted text
-_MORE: Final = "Open it, follow it from the top, and come back to us if anything in it is not as you see it. " * 5
 
 
 class DeskQuestion(NamedTuple):
@@ -199,10 +199,6 @@ def _choose_by_digits(number: int, *lists: Sequence[Any]) -> list[Any]:
     return chosen
 
 
-def render_answer(article: int) -> str:
-    return f"Article {article} of our pages tells you, step by step, what to do. {_MORE}"
-
-
 class Visit(NamedTuple):
     """One request. pasted: the number of a text after the question, which makes the request unique; None: no text."""
 
@@ -242,34 +238,27 @@ MODEL: Final = "claude-sonnet-4-6"
 MAX_OUTPUT: Final = 1024  # tokens
 _TARIFF: Final = Tariff(3.0, 15.0)
 _TOKENS_PER_CHUNK: Final = 64
-_BODY: Final = msgspec.json.Decoder(dict[str, Any])
-
-
-def parse_question(body: bytes) -> str:
-    """The question of a request in Anthropic's dialect. The content is a string, or blocks if it has a cache mark."""
-    content = _BODY.decode(body)["messages"][-1]["content"]
-    text: str = content if isinstance(content, str) else content[0]["text"]
-    return text.partition(SEPARATOR)[0]
 
 
 def make_provider(number: int, seed: int) -> ProviderConfig:
     """Heavy tail, Anthropic's prompt-cache rules, output at five times the price of input."""
-    return ProviderConfig(seed=2 * seed + number, ttft=HEAVY_TAIL, gaps=GapConfig(0.0, 0.0, _TOKENS_PER_CHUNK),
-                          prompt_cache=PromptCacheModel(), tariff=_TARIFF)
+    config = ProviderConfig(seed=number, ttft=HEAVY_TAIL, gaps=GapConfig(0.0, 0.0, _TOKENS_PER_CHUNK),
+                            prompt_cache=PromptCacheModel(), tariff=_TARIFF)
+    return seed_provider(config, seed)
 
 
 class DeskProvider(Provider):
     """Replaces the provider of a `Simulated`, which calls `number_of` before each call."""
 
-    def __init__(self, name: str, config: ProviderConfig, clock: Clock, articles: Mapping[str, int]) -> None:
+    def __init__(self, name: str, config: ProviderConfig, clock: Clock, model: DeskModel) -> None:
         super().__init__(name, config, clock)
-        self._articles = articles
+        self._model = model
         self._n_calls = 0
         self._answer = ""
 
     def number_of(self, call: Call) -> int:
-        """Remember the question of the next call. Returns the number of its random draws."""
-        self._answer = render_answer(self._articles[parse_question(call.request.body)])
+        """Word the answer of the next call. Returns the number of its random draws."""
+        self._answer = self._model.reply_to(call.request.body)
         self._n_calls += 1
         return self._n_calls
 
@@ -283,15 +272,14 @@ class _DeskSite(SimulatorApp):
     def __init__(self, articles: Mapping[str, int], seed: int) -> None:
         super().__init__(ListenConfig(port=0), {name: make_provider(number, seed) for number, name in enumerate(NAMES)},
                          SystemClock(), _report)
-        self._articles = articles
+        self._model = DeskModel(articles, seed)
 
     def _start_answer(self, connection: ServerConnection[SimRequest], request: SimRequest, name: str,
              api: Api) -> Coroutine[Any, Any, None]:
         provider = self._providers[name]
         simulated_request = to_simulated_request(decode(api, request.body), cache_rules=provider.cache_rules)
-        answer = render_answer(self._articles[parse_question(request.body)])
-        return AnswerRun(provider, msgspec.structs.replace(simulated_request, value=answer), connection, request,
-                         self._state).run()
+        answer = msgspec.structs.replace(simulated_request, value=self._model.reply_to(request.body))
+        return AnswerRun(provider, answer, connection, request, self._state).run()
 
 
 def _report(error: BaseException) -> None:
@@ -308,6 +296,7 @@ async def _serve(articles: Mapping[str, int], seed: int) -> None:
 
 
 EMBED_S: Final = 0.003
+BATCH_S: Final = 5.0
 ROUTE: Final = "desk"
 _BATCH_SIZE: Final = 64  # texts
 _REPORT_EVERY: Final = 10_000
@@ -335,7 +324,8 @@ def prepare_embedder(visits: Sequence[Visit], report_progress: Callable[[str], N
 class Outcomes:
     """The counted visits. waits_s: to the first token, infinite without one. by_kind: visits by the cache's result (hit,
     semantic, coalesced, miss, failed). wrong: of these, answered with another question's article. repeated: of these,
-    repeated questions. usd, calls and tokens are counted by the providers.
+    repeated questions. usd, calls and tokens are counted by the providers; they include the judge's. batch_usd: spend per
+    visit, of each of at most N_BATCHES equal parts. n_verdicts: replies to the judge.
     """
 
     waits_s: "array[float]" = field(default_factory=lambda: array("d"))
@@ -347,14 +337,16 @@ class Outcomes:
     n_prompted: int = 0  # tokens
     n_cached: int = 0
     usd: float = 0.0
+    batch_usd: list[float] = field(default_factory=list)
+    n_verdicts: int = 0
 
     @property
     def n(self) -> int:
         return len(self.waits_s)
 
     @property
-    def past(self) -> float:
-        return sum(wait_s > LONG_S for wait_s in self.waits_s) / self.n if self.n else nan
+    def n_past(self) -> int:
+        return sum(wait_s > LONG_S for wait_s in self.waits_s)
 
     def at(self, shares: Sequence[float]) -> list[float]:
         exact = ExactDistribution(self.waits_s)
@@ -377,13 +369,15 @@ async def visit_in_virtual_time(loop: SimLoop, visits: Sequence[Visit], n_warm: 
                    for number, name in enumerate(NAMES)},
         routes={ROUTE: RouteSettings(NAMES, model=MODEL, **route)}), loop, seed)
     articles = {visit.text: visit.article for visit in visits}
-    providers = [DeskProvider(name, make_provider(number, seed), loop, articles) for number, name in enumerate(NAMES)]
+    model = DeskModel(articles, seed)
+    providers = [DeskProvider(name, make_provider(number, seed), loop, model) for number, name in enumerate(NAMES)]
     for each in providers:
         upstream = simulated_upstream(system, each.name)
         upstream.provider, upstream.number_of = each, each.number_of
     if system.embedding is not None:
         system.embedding.foreground = system.embedding.background = embedder
-    rng, outcomes = Random(seed), Outcomes()
+    rng, outcomes, spent_usd = Random(seed), Outcomes(), []
+    size = max(1, (len(visits) - n_warm) // N_BATCHES)
     visitors = _Visitors(system.gateway, loop, DeskPrompts(seed), outcomes)
     at = loop.now()
     async with asyncio.TaskGroup() as group:
@@ -392,8 +386,14 @@ async def visit_in_virtual_time(loop: SimLoop, visits: Sequence[Visit], n_warm: 
             await asyncio.sleep(at - loop.now())
             if number == n_warm:
                 outcomes.add_counts(providers, -1)
+                outcomes.n_verdicts -= model.n_verdicts
+            if number >= n_warm and (number - n_warm) % size == 0:
+                spent_usd.append(sum(each.counts.cost_usd for each in providers))
             group.create_task(visitors.visit(number, visit, counts=number >= n_warm))
     outcomes.add_counts(providers, 1)
+    outcomes.n_verdicts += model.n_verdicts
+    spent_usd.append(sum(each.counts.cost_usd for each in providers))
+    outcomes.batch_usd = [(after - before) / size for before, after in pairwise(spent_usd[:N_BATCHES + 1])]
     return outcomes
 
 
@@ -418,7 +418,7 @@ class _Visitors:
             wait_s, kind, is_right = inf, "failed", True
         else:
             wait_s, kind = served.ttft_s, cache_result(served.reply.cache)
-            is_right = b"Article %d of" % visit.article in served.body
+            is_right = read_article(served.body) == visit.article
         if counts:
             outcomes.waits_s.append(wait_s)
             outcomes.n_failed += kind == "failed"
@@ -428,11 +428,11 @@ class _Visitors:
 
 
 class DeskVisits(NamedTuple):
-    """The counted visits over sockets, and the providers' charge for them."""
+    """Visits over sockets. n_warm: not counted. batch_usd: the providers' charge per counted visit, in each BATCH_S."""
 
     result: Result
-    n: int
-    usd: float
+    batch_usd: list[float]
+    n_warm: int
 
 
 class _VisitPrompts(Prompts):
@@ -443,8 +443,10 @@ class _VisitPrompts(Prompts):
         self._prompts = prompts
         self._visits = visits
         self._first = first
+        self.n_sent = 0
 
     def messages(self, shot: Shot) -> list[tuple[str, str]]:
+        self.n_sent += 1
         return [("user", self._prompts.message(self._visits[(self._first + shot.number) % len(self._visits)]))]
 
 
@@ -460,19 +462,29 @@ async def visit_over_sockets(visits: Sequence[Visit], route: Mapping[str, Any], 
                           for name in NAMES},
             "routes": {ROUTE: {"upstreams": list(NAMES), "model": MODEL, **route}}})
 
-        async def send(seconds: float, first: int, seed: int) -> Result:
+        async def send(seconds: float, seed: int, own: _VisitPrompts) -> Result:
             load = LoadSpec(seconds, rate_rps, n_input=1, n_output=MAX_OUTPUT, api=Api.MESSAGES, model=ROUTE,
                             extra={"temperature": 0})
-            return await run_load(load, gateway.url, seed, _VisitPrompts(prompts, visits, first))
+            return await run_load(load, gateway.url, seed, own)
 
-        async def read_charge_usd() -> float:
+        async def read_charge() -> tuple[int, float]:
             counts = await sim.get("/_sim/counts")
-            return sum([float(provider["cost_usd"]) for provider in counts["providers"].values()])
+            return counted.n_sent, sum(float(each["cost_usd"]) for each in counts["providers"].values())
 
-        n_before = len((await send(warmup_s, 0, seed)).samples)
-        before_usd = await read_charge_usd()
-        result = await send(seconds, n_before, seed + 1)
-        return DeskVisits(result, len(result.samples), await read_charge_usd() - before_usd)
+        async def read_charges() -> None:
+            while True:
+                charged.append(await read_charge())
+                await asyncio.sleep(BATCH_S)
+
+        n_warm = len((await send(warmup_s, seed, _VisitPrompts(prompts, visits, 0))).samples)
+        counted, charged = _VisitPrompts(prompts, visits, n_warm), list[tuple[int, float]]()
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(read_charges())
+            result = await send(seconds, seed + 1, counted)
+            reading.cancel()
+        charged.append(await read_charge())
+        return DeskVisits(result, [(usd - usd_before) / (n - n_before) for (n_before, usd_before), (n, usd)
+                                   in pairwise(charged) if n > n_before], n_warm)
 
 
 if __name__ == "__main__":

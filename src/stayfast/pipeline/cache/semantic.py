@@ -54,7 +54,7 @@ class Verifier(Protocol):
         """Whether an answer that was made for another question also answers this one."""
 
 
-N_COMPARED = 4  # answers that a new one is compared with: the judged one, and others with most neighbours
+N_COMPARED = 8  # answers that a new one is compared with: the judged one, and others with most neighbours
 MAX_BYTES_A_CHAR = 4
 MAX_PENDING = 256  # answers that are compared at the same time; beyond it, the newest is not compared
 REPLACED_AT_SHARE = 0.5  # of `semantic_ttl_s`: an answer of this age is replaced by a newer, equal one

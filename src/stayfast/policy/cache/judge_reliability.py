@@ -7,9 +7,9 @@ decide.
 
     verdict       the first order is drawn. A "different" is always judged again, a "same" in CHECKED_SHARE of the cases and
                   where words suggest a difference; if the two calls disagree, a third one with other instructions decides
-    miss_share    of the pairs that were judged again and found different, x of n had one vote for "same". With a share b of
-                  wrong votes on different pairs, and a on equal ones, x / n is at least b / (1 + b) as long as a + b <= 1
-                  (equal pairs with two wrong votes only increase it). So, with the upper bound r of x / n,
+    miss_share    of the pairs whose first vote was "different" and that were found different, x of n had a second vote for
+                  "same". With a share b of wrong votes on different pairs, x / n is b / (1 + b) for these, and more for
+                  equal pairs with two wrong votes. So, with the upper bound r of x / n,
                       b <= r / (1 - r),    miss_share = b + (1 - b) b^2
                   (the first vote is wrong, whether or not it is judged again, or the second and the third are)
     prior         PRIOR_X and PRIOR_N are added to x and n: 0.80 without any check, 0.14 after 30 checks without a
@@ -51,11 +51,13 @@ class JudgeConsistency:
         self._n_different = 0.0  # pairs judged again and found different
         self._n_split = 0.0  # of those, with a vote for "same"
 
-    def record(self, *, is_same: bool, is_contradicted: bool) -> None:
-        """A pair was judged at least twice. is_same: the majority. is_contradicted: the first two votes differed."""
+    def record(self, *, was_first_same: bool, is_same: bool, is_contradicted: bool) -> None:
+        """A pair was judged at least twice. was_first_same: the first vote. is_same: the majority. is_contradicted: the
+        first two votes differed.
+        """
         self.n_checked += 1
         self.n_contradicted += is_contradicted
-        if is_same:
+        if is_same or was_first_same:
             return
         self._n_different += 1.0
         self._n_split += is_contradicted

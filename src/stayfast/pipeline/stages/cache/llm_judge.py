@@ -144,7 +144,7 @@ class LlmJudge:
         if second is not None and second is not first:
             is_same = await self._vote(DECIDING_PROMPT, one, other, question, model)
         if is_same is not None:
-            self.consistency.record(is_same=is_same, is_contradicted=second is not first)
+            self.consistency.record(was_first_same=first, is_same=is_same, is_contradicted=second is not first)
         return is_same
 
     async def _vote(self, instructions: str, first: str, second: str, question: str, model: str) -> bool | None:
