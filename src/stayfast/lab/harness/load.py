@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.types import Api
-from stayfast.lab.harness.claim import Figure, ratio
+from stayfast.lab.harness.claim import ratio
 from stayfast.lab.harness.loopback import keep_busy
 from stayfast.lab.harness.processes import MODEL, Processes, ServerProcess, gateway_settings
 from stayfast.lab.load.arrivals import Arrivals, Gamma
@@ -18,7 +18,6 @@ from stayfast.lab.load.lengths import ConstantLength, Length
 from stayfast.lab.load.measure import LoadOrigin, MeasurePlan, run_plan
 from stayfast.lab.load.result import Result, Subject
 from stayfast.lab.load.schedule import Prompts, ScheduleLimit, Workload
-from stayfast.lab.load.stats import ExactDistribution
 
 LONG_S: Final = 5.0
 WATCH_EVERY_S: Final = 0.005
@@ -117,36 +116,6 @@ def waits_s(result: Result) -> list[float]:
     """Seconds from the intended start of each request to its first token; infinite for a failed request."""
     return [inf if error or isnan(wait_s) else wait_s
             for error, wait_s in zip(result.samples.errors, since_start_s(result, "first_s"), strict=True)]
-
-
-@dataclass(frozen=True, slots=True)
-class WaitSummary:
-    """Waits for the first token from the intended start, and upstream calls per request."""
-
-    n: int
-    p50_s: float
-    p95_s: float
-    p99_s: float
-    past_5_s: float  # share
-    calls: float
-    n_failed: int
-
-    def figures(self, where: str, goals: Mapping[str, float]) -> list[Figure]:
-        """One figure per field. goals: by field name."""
-        shown = (("p50_s", "TTFT p50", "s", 1.0), ("p95_s", "TTFT p95", "s", 1.0), ("p99_s", "TTFT p99", "s", 1.0),
-                 ("past_5_s", "past 5 s", "%", 100.0), ("calls", "calls a request", "", 1.0),
-                 ("n_failed", "requests without an answer", "", 1.0))
-        return [Figure(f"{where}: {words} (n={self.n})", getattr(self, name) * factor, unit,
-                       goals[name] * factor if name in goals else None) for name, words, unit, factor in shown]
-
-
-def summarize_waits(result: Result) -> WaitSummary:
-    """The summary of one run; NaN for a run without requests. A failed request waits for ever."""
-    each_s = waits_s(result)
-    exact, n = ExactDistribution(each_s), len(each_s)
-    return WaitSummary(n, exact.quantile(0.5), exact.quantile(0.95), exact.quantile(0.99),
-                       ratio(sum(wait_s > LONG_S for wait_s in each_s), n),
-                       ratio(sum(result.samples.ints["n_upstream_attempts"]), n), n_failed(result))
 
 
 def n_failed(result: Result) -> int:
