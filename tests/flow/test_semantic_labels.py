@@ -1,5 +1,7 @@
 """What a semantic cache must not learn of others, nor leave out, nor forget while its store is gone."""
 
+from functools import partial
+
 import pytest
 
 from stayfast.core.types import CacheControl
@@ -156,7 +158,7 @@ def test_semantic_labels_restored_under_an_unmeasured_judge_prove_nothing() -> N
     config, log = CalibrateConfig(max_error=0.05), DictLog()
     add_labels(Learning(config), "a", 600, log)
     for miss_share, why in ((0.0, ""), (0.9, "shadow")):
-        again = Learning(config, miss_share=lambda share=miss_share: share)
+        again = Learning(config, miss_share=partial(float, miss_share))
         again.restore(log)
         assert again.rule_of("a").reject_reason(again.rule_of("a").probability(GOOD)) == why
 
