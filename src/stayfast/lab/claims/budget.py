@@ -89,8 +89,14 @@ def make_finding(results: Mapping[Leg, Result], counts: Mapping[str, Any]) -> Fi
                if is_late and lag_ms > WITHIN_MS / 2 else None)
     notes = (f"The client's own loop was at most {lag_ms:.1f} ms late.", *_describe_latest(results))
     judged = [figure for each in figures
-              for figure in mark_invalid((each,), spoiled if each.unit and each.verdict is Verdict.FALLS_SHORT else None)]
+              for figure in mark_invalid((each,), spoiled if _is_explained(each, lag_ms) else None)]
     return Finding(tuple(judged), notes, spoiled)
+
+
+def _is_explained(figure: Figure, lag_ms: float) -> bool:
+    """Whether a figure in ms falls short by no more than the client's own loop was late."""
+    return (figure.unit == "ms" and figure.verdict is Verdict.FALLS_SHORT and figure.goal is not None
+            and figure.value - lag_ms <= figure.goal)
 
 
 def _figures(leg: Leg, result: Result) -> Sequence[Figure]:
