@@ -15,18 +15,18 @@ than that dependence.
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from math import exp, inf, isinf, isnan, lgamma, log, log1p, nan, sqrt
+from math import inf, isinf, isnan, nan, sqrt
 from random import Random
 from statistics import fmean, stdev
 from typing import Final
+
+from stayfast.policy.cache.calibration import beta_share
 
 LEVEL: Final = 0.95
 TAIL: Final = (1 - LEVEL) / 2
 N_BLOCKS: Final = 50
 N_REPLICATES: Final = 1000
 _N_BISECTIONS: Final = 80
-_PRECISION: Final = 1e-12
-_TINY: Final = 1e-300
 
 
 def quantile_interval(samples: Sequence[float], q: float) -> tuple[float, float]:
@@ -44,8 +44,8 @@ def share_interval(x: float, n: float) -> tuple[float, float]:
     """The interval of a share of which x of n trials were seen. Both ends are NaN if n is 0."""
     if not n:
         return nan, nan
-    low = _invert(lambda p: beta_cdf(p, x, n - x + 1) - TAIL) if x else 0.0
-    high = _invert(lambda p: beta_cdf(p, x + 1, n - x) - (1 - TAIL)) if x < n else 1.0
+    low = _invert(lambda p: beta_share(p, x, n - x + 1) - TAIL) if x else 0.0
+    high = _invert(lambda p: beta_share(p, x + 1, n - x) - (1 - TAIL)) if x < n else 1.0
     return low, high
 
 
@@ -168,40 +168,12 @@ def _quantile_ranks(n: int, q: float) -> tuple[int, int]:
 
 def _binomial_cdf(k: int, n: int, p: float) -> float:
     """P(at most k of n)."""
-    return 1.0 if k >= n else beta_cdf(1 - p, n - k, k + 1)
-
-
-def beta_cdf(x: float, a: float, b: float) -> float:
-    """The regularized incomplete beta function I_x(a, b), by Lentz's continued fraction (Numerical Recipes, 6.4)."""
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
-    front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log1p(-x))
-    if x > (a + 1) / (a + b + 2):
-        return 1 - front * _beta_fraction(1 - x, b, a) / b
-    return front * _beta_fraction(x, a, b) / a
-
-
-def _beta_fraction(x: float, a: float, b: float) -> float:
-    c, d = 1.0, 1 / _away_from_zero(1 - (a + b) * x / (a + 1))
-    result = d
-    for m in range(1, 100_000):
-        for term in (m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-                     -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))):
-            d = 1 / _away_from_zero(1 + term * d)
-            c = _away_from_zero(1 + term / c)
-            result *= c * d
-        if abs(c * d - 1) < _PRECISION:
-            break
-    return result
-
-
-def _away_from_zero(value: float) -> float:
-    return value if abs(value) > _TINY else _TINY
+    return 1.0 if k >= n else beta_share(1 - p, n - k, k + 1)
 
 
 def student_t(degrees: int) -> float:
     """The quantile 1 - TAIL of Student's t with that many degrees of freedom (at least 1)."""
-    x = _invert(lambda p: beta_cdf(p, degrees / 2, 0.5) - 2 * TAIL)  # P(|T| > t) = I_x(v / 2, 1 / 2), x = v / (v + t^2)
+    x = _invert(lambda p: beta_share(p, degrees / 2, 0.5) - 2 * TAIL)  # P(|T| > t) = I_x(v / 2, 1 / 2), x = v / (v + t^2)
     return sqrt(degrees * (1 - x) / x)
 
 
