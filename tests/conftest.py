@@ -1,5 +1,7 @@
 """`--serial none|only`: the two halves in which `make test` runs all tests, in addition to any `-m`."""
 
+from collections.abc import Iterator
+
 import pytest
 
 
@@ -18,3 +20,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         halves[(item.get_closest_marker("serial") is not None) == (half == "only")].append(item)
     config.hook.pytest_deselected(items=halves[False])
     items[:] = halves[True]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Gateways that tests start store their jobs in a folder of this run, never in the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield

@@ -30,7 +30,7 @@ _NOT_WITH_TRACE = ("rate", "input_tokens", "output_tokens", "pool", "turns", "sw
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class BenchJob:
     """What to measure. `sweep` replaces the load of the plan step by step."""
 
     plan: MeasurePlan
@@ -69,7 +69,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     report.add_argument("--quiet", action="store_true", help="no progress")
 
 
-def make_job(given: argparse.Namespace, variables: Mapping[str, str]) -> Job:
+def make_job(given: argparse.Namespace, variables: Mapping[str, str]) -> BenchJob:
     """The job of these options. Raises Misused."""
     _refuse_combinations(given)
     for path in (given.json, given.csv, given.html):
@@ -79,7 +79,7 @@ def make_job(given: argparse.Namespace, variables: Mapping[str, str]) -> Job:
         slo = parse_slo(given.slo) if given.slo else LoadSlo()
         assertions = tuple(parse_assertion(text) for text in given.assertions)
         sweep = parse_sweep(given.sweep) if given.sweep else None
-        return Job(_make_plan(given, sweep, slo), read_targets(given, variables), sweep,
+        return BenchJob(_make_plan(given, sweep, slo), read_targets(given, variables), sweep,
                    bool(given.duration or given.requests), assertions)
     except ValueError as why:
         raise Misused(str(why)) from None

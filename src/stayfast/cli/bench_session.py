@@ -12,7 +12,7 @@ from types import FrameType
 
 import msgspec
 
-from stayfast.cli.bench_options import Job
+from stayfast.cli.bench_options import BenchJob
 from stayfast.cli.bench_targets import Misused
 from stayfast.cli.terminal import ProgressLine, format_time_left
 from stayfast.core import units
@@ -41,7 +41,7 @@ _GC_THRESHOLDS = (200_000, 20, 1000)  # Python's 700 would scan the samples agai
 class Session:
     """The plans of a job, their results, and the progress line; shared by both kinds of session."""
 
-    def __init__(self, job: Job, origin: LoadOrigin, *, is_quiet: bool) -> None:
+    def __init__(self, job: BenchJob, origin: LoadOrigin, *, is_quiet: bool) -> None:
         self.results: list[Result] = []
         self.steps: list[SweepStep] = []
         self.interrupted_by = 0  # a signal's number
@@ -148,7 +148,7 @@ class SocketSession(Session):
 class VirtualSession(Session):
     """In virtual time, each plan on its own loop."""
 
-    def __init__(self, job: Job, config: str | None, origin: LoadOrigin, *, is_quiet: bool) -> None:
+    def __init__(self, job: BenchJob, config: str | None, origin: LoadOrigin, *, is_quiet: bool) -> None:
         """Raises Misused for settings that are invalid or not all simulated."""
         super().__init__(job, origin, is_quiet=is_quiet)
         variables = read_environment()

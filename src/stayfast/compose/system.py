@@ -20,7 +20,7 @@ from stayfast.core.held_bytes import HeldBytes
 from stayfast.core.types import Api
 from stayfast.engine.config import TINY
 from stayfast.http.client.client import HttpClient, HttpConfig
-from stayfast.observe.fact_batch import Batch, FactConsumer
+from stayfast.observe.fact_batch import FactBatch, FactConsumer
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import CONTENT_TYPE
@@ -72,7 +72,7 @@ class Observers:
         gen_ai = GenAiMetrics(self.metrics.totals, current.peers) if has_metrics and settings.metrics.gen_ai else None
         listeners: list[FactConsumer | None] = [self.log, self.recent, self.metrics if has_metrics else None, gen_ai,
                                             self.tracing, ThroughputMonitor(clock, current.flows)]
-        self.batch = Batch(*[listener for listener in listeners if listener is not None])
+        self.batch = FactBatch(*[listener for listener in listeners if listener is not None])
         self.sink: Sink = sink or self.batch
         self.aggregate = WorkerAggregate(self.metrics, self.recent, self.batch.flush, siblings or WorkerPeers(),
                                         Caches(current.routes), TurnRegistry(current.turns))

@@ -22,7 +22,7 @@ class FactConsumer(Protocol):
         """Consume at least one fact, oldest first."""
 
 
-class Batch:
+class FactBatch:
     """A sink that batches facts for its listeners. For one event loop."""
 
     __slots__ = ("_facts", "_is_armed", "_listeners")
@@ -60,4 +60,4 @@ class Batch:
         self.flush()
 
     def __repr__(self) -> str:
-        return f"<Batch: {len(self._facts)} facts wait>"
+        return f"<FactBatch: {len(self._facts)} facts wait>"

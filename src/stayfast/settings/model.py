@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from stayfast.core.deadline import Timeouts
 from stayfast.core.setting import Secret, SettingDoc, check_bounds
 from stayfast.engine.config import EngineConfig
+from stayfast.jobs.config import JobsConfig
 from stayfast.observe.alerts.rules import AlertsConfig
 from stayfast.observe.recent_requests import RecentConfig
 from stayfast.observe.tracing.config import ENDPOINT, TraceConfig
@@ -125,6 +126,8 @@ class RouteSettings:
         "Prompt caches of the providers (docs/concepts/prompt-layout.md).")] = field(default_factory=PrefixConfig)
     size: Annotated[SizeConfig, SettingDoc("Prompt size limits.", is_inline=True)] = field(default_factory=SizeConfig)
     slo: Annotated[Slo, SettingDoc("Service level objectives. Unset: defaults.slo.")] = field(default_factory=Slo)
+    resumable: Annotated[bool, SettingDoc(
+        "Store the events of streams, so that a client can reconnect with Last-Event-ID, at any gateway.")] = False
 
     def __post_init__(self) -> None:
         if not self.upstreams:
@@ -243,6 +246,8 @@ class Settings:
         default_factory=empty_mapping)
     embedder: Annotated[EmbedderConfig, SettingDoc(
         "Text embeddings for semantic caches; one model for all routes.")] = field(default_factory=EmbedderConfig)
+    jobs: Annotated[JobsConfig, SettingDoc(
+        "Durable jobs, batches and background responses (docs/concepts/jobs.md).")] = field(default_factory=JobsConfig)
     workers: Annotated[int, SettingDoc("Processes that share the port, to use more cores.", minimum=1, maximum=256)] = 1
 
     def __post_init__(self) -> None:

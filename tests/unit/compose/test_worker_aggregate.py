@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate
 from stayfast.core.events import RequestDone
-from stayfast.observe.fact_batch import Batch
+from stayfast.observe.fact_batch import FactBatch
 from stayfast.observe.recent_requests import RecentConfig, RecentRequests
 from stayfast.server.backend import RecentRequestsQuery
 from stayfast.workers.channels import WorkerPeers
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.sockets
 async def worker(folder: Path, n: int, *facts: RequestDone, n_workers: int = 2) -> WorkerAggregate:
     """Worker `n`, which has seen these and listens to the others."""
     metrics, recent = counting(in_flight=lambda: [("u", 1)]), RecentRequests(RecentConfig())
-    batch = Batch(metrics, recent)
+    batch = FactBatch(metrics, recent)
     made = WorkerAggregate(metrics, recent, batch.flush, WorkerPeers(folder, n, n_workers, 0.2), Caches(dict),
                            TurnRegistry(dict))
     await made.start()
@@ -119,8 +119,8 @@ def test_worker_aggregate_requests_are_found_at_all_workers(tmp_path: Path) -> N
 
 def test_worker_aggregate_without_workers_is_local() -> None:
     async def main(_: Path) -> None:
-        alone = WorkerAggregate(counting(done()), RecentRequests(RecentConfig()), Batch().flush, WorkerPeers(), Caches(dict),
-                                TurnRegistry(dict))
+        alone = WorkerAggregate(counting(done()), RecentRequests(RecentConfig()), FactBatch().flush, WorkerPeers(),
+                                Caches(dict), TurnRegistry(dict))
         await alone.start()
         found = await scrape(alone)
         assert (found["stayfast_requests_total"], found["stayfast_workersanswered"]) == (1, 1)

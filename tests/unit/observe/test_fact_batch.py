@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from stayfast.core.events import Fact, LoopLag
-from stayfast.observe.fact_batch import MAX_DELAY_S, MAX_FACTS, Batch
+from stayfast.observe.fact_batch import MAX_DELAY_S, MAX_FACTS, FactBatch
 from stayfast.testing import SimLoop
 from stayfast.testing.simloop import run
 
@@ -26,7 +26,7 @@ def test_batch_few_facts_are_flushed_after_delay() -> None:
     """For WAIT_S, or until somebody wants to read."""
     async def main(loop: SimLoop) -> None:
         one, two = Told(), Told()
-        batch = Batch(one, two)
+        batch = FactBatch(one, two)
         facts = [LoopLag(n) for n in range(5)]
         for fact in facts[:3]:
             batch.emit(fact)
@@ -48,7 +48,7 @@ def test_batch_full_is_flushed_at_once() -> None:
     """They come by the dozen, and those left over in their time."""
     async def main(loop: SimLoop) -> None:
         told = Told()
-        batch = Batch(told)
+        batch = FactBatch(told)
         for n in range(MAX_FACTS * 2 + 1):
             batch.emit(LoopLag(n))
         assert told.parts == [MAX_FACTS, MAX_FACTS]

@@ -1,0 +1,1 @@
+"""Durable work: what need not be answered now."""

@@ -1,0 +1,1 @@
+"""The order of jobs, and when one may run."""

@@ -1,0 +1,1 @@
+"""The endpoints of jobs, batches, files and background responses."""

@@ -1,0 +1,103 @@
+"""The frame of the endpoints of durable work: which function answers a path, what it gets, and what it returns.
+
+An endpoint is a method, a path template (`/v1/batches/{id}/cancel`) and an async function from `EndpointRequest` to
+`EndpointReply`. It raises StayfastError, which is rendered in the dialect of the path.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from stayfast.core.errors import Rejected
+
+JSON = "application/json"
+
+
+class BodyReader(Protocol):
+    """The body of a request."""
+
+    async def read(self) -> bytes:
+        """The next part; empty at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointRequest:
+    """One request. header names are in lower case."""
+
+    method: str
+    path: str
+    parameters: Mapping[str, str]  # of the template
+    query: Mapping[str, str]  # the last value of each name
+    headers: Mapping[str, str]
+    tenant: str | None
+    request_id: str
+    is_admin: bool
+    accepted_at: float  # monotonic seconds
+    body: BodyReader
+
+    async def read_body(self, max_bytes: int) -> bytes:
+        """The whole body. Raises Rejected (413)."""
+        parts, n_bytes = [], 0
+        while part := await self.body.read():
+            n_bytes += len(part)
+            if n_bytes > max_bytes:
+                raise Rejected(f"The request's body is larger than {max_bytes} bytes.", status=413, code="body_too_large")
+            parts.append(part)
+        return b"".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointReply:
+    """A response: `body`, or `parts` for one that is streamed."""
+
+    status: int = 200
+    body: bytes = b""
+    content_type: str = JSON
+    headers: tuple[tuple[str, str], ...] = ()
+    parts: AsyncIterator[bytes] | None = None
+    n_bytes: int | None = None  # of `parts`, if known
+
+
+Handler = Callable[[EndpointRequest], Awaitable[EndpointReply]]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """max_body_bytes: of its request; the body is read in parts if it may be larger than `server.max_body_bytes`."""
+
+    method: str
+    template: str
+    handler: Handler
+    max_body_bytes: int | None = None  # None: server.max_body_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointTable:
+    """All endpoints, by path."""
+
+    endpoints: tuple[Endpoint, ...]
+    _by_template: dict[tuple[str, ...], dict[str, Endpoint]] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for endpoint in self.endpoints:
+            self._by_template.setdefault(split_path(endpoint.template), {})[endpoint.method] = endpoint
+
+    def find(self, path: str) -> "tuple[Mapping[str, Endpoint], Mapping[str, str], str] | None":
+        """The endpoints of a path by method, its parameters, and its template as a metric label."""
+        parts = split_path(path)
+        for template, by_method in self._by_template.items():
+            if len(template) != len(parts):
+                continue
+            parameters = {}
+            for name, part in zip(template, parts, strict=True):
+                if name.startswith("{"):
+                    parameters[name[1:-1]] = part
+                elif name != part:
+                    break
+            else:
+                return by_method, parameters, "/" + "/".join(template)
+        return None
+
+
+def split_path(path: str) -> tuple[str, ...]:
+    return tuple(path.strip("/").split("/"))

@@ -1,0 +1,1 @@
+"""Durable jobs, batches and files: the stores."""

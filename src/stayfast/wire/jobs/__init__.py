@@ -1,0 +1,1 @@
+"""The formats of jobs, batches and files."""
