@@ -71,7 +71,7 @@ class JobStore(Protocol):
     """Jobs, their events and results, batches and the records of files."""
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        """Store jobs, all of them or none. A job whose id is stored already, or whose line of a batch is, is not stored again
+        """Store jobs, all of them or none. A job whose id, or whose line of a batch, is stored already is not stored again
         (`is_new` False, the stored job), so a submission can be repeated. A line of a batch that is CANCELLING or has ended
         is stored as CANCELLED.
         """
