@@ -6,7 +6,7 @@ follow its changes (`workers.sync`), so lower thresholds in this process are eno
 
 from collections.abc import Iterable, Iterator
 
-from stayfast.policy.fleet.breaker_hints import BreakerBoard, BreakerView, BreakerVerdict, lower_thresholds
+from stayfast.policy.fleet.breaker_hints import BreakerBoard, BreakerVerdict, BreakerView, lower_thresholds
 from stayfast.policy.resilience.breaker import BreakerState
 from stayfast.upstreams.state.upstream_state import MAX_NAME, ModelHealth
 
