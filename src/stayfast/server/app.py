@@ -252,6 +252,11 @@ async def answer_other(app: GatewayApp, connection: ServerConnection[LlmHttpRequ
     except asyncio.CancelledError:
         connection.abort()
         raise
+    except StayfastError as error:  # of the body: too large, too slow, malformed
+        if response.has_started:
+            connection.close()
+        else:
+            connection.respond_error(request, error)
     except Exception as error:  # noqa: BLE001  # the Task's boundary
         connection.report_error(error)
         if response.has_started:
