@@ -20,6 +20,7 @@ from stayfast.core.held_bytes import HeldBytes
 from stayfast.core.types import Api
 from stayfast.engine.config import TINY
 from stayfast.http.client.client import HttpClient, HttpConfig
+from stayfast.jobs.service import JobService
 from stayfast.observe.fact_batch import FactBatch, FactConsumer
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics.collector import MetricsSink
@@ -115,6 +116,7 @@ class System:
     turns: Mapping[str, ServedTurn]  # by upstream
     embedding: Embedders | None = None  # None: no semantic cache, or its packages are missing
     refresher: PrefixRefresher | None = None  # None: no route has a budget for refreshing prompt caches
+    jobs: JobService | None = None  # None: their store could not be opened
 
     @property
     def config(self) -> ServerConfig:
