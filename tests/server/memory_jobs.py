@@ -8,7 +8,17 @@ from typing import cast
 import msgspec
 
 from stayfast.core.clock import SystemClock
-from stayfast.core.jobs import ClaimedJob, Job, JobEvent, JobFilter, JobResult, JobState, NewJob, Submitted
+from stayfast.core.jobs import (
+    ClaimedJob,
+    Job,
+    JobEvent,
+    JobFilter,
+    JobResult,
+    JobState,
+    NewJob,
+    QueueDepth,
+    Submitted,
+)
 from stayfast.jobs.config import JobsConfig
 from stayfast.jobs.service import JobService
 from stayfast.stores.jobs.base import EventsPage, FileBodies, JobStore
@@ -79,6 +89,17 @@ class MemoryJobs:
         if job.state is JobState.QUEUED:
             return self.change(job_id, state=JobState.CANCELLED)
         return job if job.state.is_final else self.change(job_id, is_cancelling=True)
+
+    async def retry_dead(self, job_id: str) -> Job | None:
+        if self.jobs[job_id].state not in (JobState.DEAD, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED):
+            return None
+        self.results.pop(job_id, None)
+        return self.change(job_id, state=JobState.QUEUED, finished_at=None, why="")
+
+    async def depths(self) -> list[QueueDepth]:
+        queued = [job for job in self.jobs.values() if job.state is JobState.QUEUED]
+        return [QueueDepth(model, sum(job.model == model for job in queued),
+                           oldest_at=min(job.created_at for job in queued)) for model in {job.model for job in queued}]
 
     async def count_ahead(self, job_id: str) -> int:
         return [job.id for job in self.jobs.values() if job.state is JobState.QUEUED].index(job_id)
