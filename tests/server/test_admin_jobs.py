@@ -39,7 +39,7 @@ def test_admin_jobs_without_an_admin_key_are_refused() -> None:
     async def check(running: Running, client: Client, store: MemoryJobs, ids: list[str]) -> None:
         for path, method in (("/admin/jobs", "GET"), (f"/admin/jobs/{ids[0]}", "GET"),
                              (f"/admin/jobs/{ids[1]}/retry", "POST"), (f"/admin/jobs/{ids[0]}/cancel", "POST")):
-            status, headers, body = await fetch(client, path, method=method)
+            status, _headers, body = await fetch(client, path, method=method)
             assert (status, body["error"]["code"]) == (403, "admins_only")
             client.send(get(path, "content-length: 0", method=method))
             assert (await client.answer())[0] == 401
@@ -68,7 +68,7 @@ def test_admin_jobs_by_state_and_page_are_listed_with_their_queues() -> None:
                                               ("sort=up", "sort")])
 def test_admin_jobs_with_a_bad_query_name_the_parameter(query: str, param: str) -> None:
     async def check(running: Running, client: Client, store: MemoryJobs, ___: list[str]) -> None:
-        status, headers, body = await fetch(client, f"/admin/jobs?{query}", key=OPS)
+        status, _headers, body = await fetch(client, f"/admin/jobs?{query}", key=OPS)
         assert (status, body["error"]["param"]) == (400, param)
 
     with_jobs(check)
@@ -77,13 +77,13 @@ def test_admin_jobs_with_a_bad_query_name_the_parameter(query: str, param: str) 
 @pytest.mark.sockets
 def test_admin_job_that_is_dead_can_be_retried_and_cancelled() -> None:
     async def check(running: Running, client: Client, store: MemoryJobs, ids: list[str]) -> None:
-        status, headers, job = await fetch(client, f"/admin/jobs/{ids[1]}/retry", method="POST", key=OPS)
+        status, _headers, job = await fetch(client, f"/admin/jobs/{ids[1]}/retry", method="POST", key=OPS)
         assert (status, job["state"]) == (200, "queued")
         assert (await fetch(client, f"/admin/jobs/{ids[1]}/cancel", method="POST", key=OPS))[2]["state"] == "cancelled"
-        status, headers, body = await fetch(client, f"/admin/jobs/{ids[2]}/retry", method="POST", key=OPS)
+        status, _headers, body = await fetch(client, f"/admin/jobs/{ids[2]}/retry", method="POST", key=OPS)
         assert (status, body["error"]["code"]) == (409, "job_not_retryable")
         for action in ("retry", "cancel"):
-            status, headers, body = await fetch(client, f"/admin/jobs/job_none/{action}", method="POST", key=OPS)
+            status, _headers, body = await fetch(client, f"/admin/jobs/job_none/{action}", method="POST", key=OPS)
             assert (status, body["error"]["code"]) == (404, "job_not_found")
         assert store.jobs[ids[1]].state is JobState.CANCELLED
 
