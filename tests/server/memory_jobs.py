@@ -1,9 +1,10 @@
 """A store of jobs in memory with the methods that the endpoints call, and a server with it."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
@@ -22,8 +23,12 @@ from stayfast.core.jobs import (
 from stayfast.jobs.config import JobsConfig
 from stayfast.jobs.service import JobService
 from stayfast.stores.jobs.base import EventsPage, FileBodies, JobStore
-from tests.server.fakes import FakeBackend, Running, serving
-from tests.server.keys import KEYS
+from tests.server.fakes import Client, FakeBackend, Running, get, post, serving
+from tests.server.keys import ADMIN, KEY, KEYS
+
+MINE, OTHER = f"authorization: Bearer {KEY}", f"authorization: Bearer {ADMIN}"
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+ANSWER = b'{"id":"x","choices":[]}'
 
 
 class MemoryJobs:
@@ -143,3 +148,22 @@ async def serving_jobs(config: JobsConfig | None = None) -> AsyncIterator[tuple[
     backend.jobs = JobService(cast("JobStore", store), cast("FileBodies", None), config or JobsConfig(), SystemClock())
     async with serving(backend) as running:
         yield running, store
+
+
+def submission(**fields: object) -> bytes:
+    """The body of a submission."""
+    return json.dumps({"endpoint": "/v1/chat/completions", "body": BODY} | fields).encode()
+
+
+async def submit(client: Client, *lines: str, **fields: object) -> tuple[int, dict[str, str], Any]:
+    """Submit a job; status, headers and parsed body."""
+    client.send(post(submission(**fields), "/v1/jobs", MINE, *lines))
+    status, headers, body = await client.answer()
+    return status, headers, json.loads(body)
+
+
+async def fetch(client: Client, path: str, *, method: str = "GET", key: str = MINE) -> tuple[int, dict[str, str], Any]:
+    """One request without a body."""
+    client.send(get(path, key, "content-length: 0", method=method))
+    status, headers, body = await client.answer()
+    return status, headers, json.loads(body)

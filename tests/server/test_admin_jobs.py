@@ -13,8 +13,7 @@ from stayfast.cli.jobs import format_age, format_instant, format_jobs
 from stayfast.core.jobs import JobState
 from tests.server.fakes import Client, Running, get
 from tests.server.keys import ADMIN, KEY
-from tests.server.memory_jobs import MemoryJobs, serving_jobs
-from tests.server.test_jobs_endpoints import fetch, submit
+from tests.server.memory_jobs import MemoryJobs, fetch, serving_jobs, submit
 
 MINE, OPS = f"authorization: Bearer {KEY}", f"authorization: Bearer {ADMIN}"
 NOW = 1_800_000_000.0
@@ -118,7 +117,7 @@ def test_jobs_command_lists_shows_and_retries(capsys: pytest.CaptureFixture[str]
     with_jobs(check)
 
 
-def test_format_jobs_of_an_empty_queue_says_so() -> None:
+def test_format_jobs_of_an_empty_queue_is_one_line() -> None:
     assert format_jobs({"queues": [], "data": [], "has_more": False}, NOW) == "No matching jobs.\n"
 
 
