@@ -25,7 +25,7 @@ class _Question(msgspec.Struct):
 _QUESTION: Final = msgspec.json.Decoder(_Question)
 
 
-class EchoUpstream(asyncio.Protocol):
+class EchoConnection(asyncio.Protocol):
     """One connection."""
 
     n_calls = 0  # of all connections
@@ -55,10 +55,10 @@ class EchoUpstream(asyncio.Protocol):
     def on_message_complete(self) -> None:
         assert self._transport is not None
         if self._is_count:
-            count = b"%d" % EchoUpstream.n_calls
+            count = b"%d" % EchoConnection.n_calls
             self._transport.write(_OK % (len(count), count))
             return
-        EchoUpstream.n_calls += 1
+        EchoConnection.n_calls += 1
         answer = answer_question(b"".join(self._parts))
         reply = _OK % (len(answer), answer)
         asyncio.get_running_loop().call_later(self._delay_s, self._transport.write, reply)
@@ -76,7 +76,7 @@ def answer_question(body: bytes) -> bytes:
 
 
 async def _serve(delay_s: float) -> None:
-    server = await asyncio.get_running_loop().create_server(lambda: EchoUpstream(delay_s), "127.0.0.1", 0, backlog=1024)
+    server = await asyncio.get_running_loop().create_server(lambda: EchoConnection(delay_s), "127.0.0.1", 0, backlog=1024)
     sys.stdout.write(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
     await server.serve_forever()
