@@ -247,6 +247,16 @@ class Hedging:
         more = self.elsewhere.find(*at, is_whole=is_whole, size=size, n_enough=FEW)
         return live_distribution(like, now, more) if more else own
 
+    def estimate_ttft_s(self, at: UpstreamModel, n_body_bytes: int) -> float | None:
+        """The median time to a first token of such streams at other processes; None: they have few, too."""
+        if self.elsewhere is None:
+            return None
+        found = self.elsewhere.find(*at, is_whole=False, size=_size_of(n_body_bytes), n_enough=FEW)
+        if sum(times.n for times in found) < FEW:
+            return None
+        seconds = live_distribution((), 0.0, found).quantile(0.5)
+        return seconds if seconds < inf else None
+
     def export_times(self, elsewhere: ElsewhereTimes, now: float) -> dict[str, MergedTimes]:
         """The times of this process, by the digest of their kind."""
         found = {}
