@@ -62,16 +62,24 @@ class SupersededError(Exception):
 class BatchCoordinator:
     """One loop's. `worker`: the id of its claims."""
 
-    def __init__(self, service: JobService, worker: str, *, is_known_model: Callable[[str], bool], get_terms: GetTerms,
-                 max_line_bytes: int = MAX_LINE_BYTES, chunk_lines: int = CHUNK) -> None:
-        self._service = service
-        self._store = service.store
+    def __init__(self, get_service: Callable[[], JobService], worker: str, *, is_known_model: Callable[[str], bool],
+                 get_terms: GetTerms, max_line_bytes: int = MAX_LINE_BYTES, chunk_lines: int = CHUNK) -> None:
+        """get_service: with the settings that are in force."""
+        self._get_service = get_service
+        self._store = get_service().store
         self._worker = worker
         self._is_known_model = is_known_model
         self._get_terms = get_terms
         self._max_line_bytes = max_line_bytes
         self._chunk_lines = chunk_lines
-        self._lease_s = service.config.lease_s
+
+    @property
+    def _service(self) -> JobService:
+        return self._get_service()
+
+    @property
+    def _lease_s(self) -> float:
+        return self._get_service().config.lease_s
 
     async def run(self) -> None:
         """Run batches until cancelled."""
