@@ -21,7 +21,6 @@ from stayfast.jobs.presence import WorkerPresence
 from stayfast.jobs.runner import JobRunner
 from stayfast.jobs.service import JobService
 from stayfast.jobs.sweeper import JobSweeper
-from stayfast.jobs.terms import QueueTerms
 from stayfast.settings import Settings, read_environment
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import FileBodies, JobStore
@@ -75,7 +74,6 @@ class JobsHost:
         """Take new settings; the store stays."""
         self.config = config = settings.jobs
         self.service = JobService(self.lazy.as_store(), self.files, config, self._parts.clock)
-        self.terms = QueueTerms(config, settings.tenants, settings.admission.priority_points)
 
     async def start(self) -> None:
         """Open the store if there is one; without it the gateway serves all the same."""

@@ -11,6 +11,7 @@ from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate
 from stayfast.compose.assembly import assemble
 from stayfast.compose.caching import SemanticCaches, Stores, make_embedding, make_refresher, make_stores, prefix_state
 from stayfast.compose.current import CurrentSystem, Running
+from stayfast.compose.jobs import JobsHost
 from stayfast.compose.routes import bind_routes, make_routes, models_requested, queue_outlook, tier_of
 from stayfast.compose.state import state_report
 from stayfast.compose.telemetry import make_span_exporter, peer_addresses
@@ -20,6 +21,8 @@ from stayfast.core.held_bytes import HeldBytes
 from stayfast.core.types import Api
 from stayfast.engine.config import TINY
 from stayfast.http.client.client import HttpClient, HttpConfig
+from stayfast.jobs.service import JobService
+from stayfast.jobs.terms import QueueTerms
 from stayfast.observe.fact_batch import FactBatch, FactConsumer
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics.collector import MetricsSink
@@ -115,10 +118,19 @@ class System:
     turns: Mapping[str, ServedTurn]  # by upstream
     embedding: Embedders | None = None  # None: no semantic cache, or its packages are missing
     refresher: PrefixRefresher | None = None  # None: no route has a budget for refreshing prompt caches
+    jobs_host: JobsHost | None = None  # None: no jobs
 
     @property
     def config(self) -> ServerConfig:
         return self.settings.server
+
+    @property
+    def jobs(self) -> JobService | None:
+        return self.jobs_host.service if self.jobs_host is not None else None
+
+    @property
+    def job_terms(self) -> QueueTerms:
+        return QueueTerms(self.settings.jobs, self.settings.tenants, self.settings.admission.priority_points)
 
     def models(self) -> Sequence[str]:
         return self.gateway.router.model_names
@@ -142,9 +154,9 @@ class System:
 
 
 def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,
-          old: System | None = None) -> System:
+          old: System | None = None, jobs: JobsHost | None = None) -> System:
     """The whole system for one set of settings. doors: to the embedded engines, by upstream. old: at a reload; upstreams
-    with unchanged settings keep their connections, counts and health.
+    with unchanged settings keep their connections, counts and health. jobs: of this process, with the same settings.
     """
     sink, as_one = observers.sink, observers.worker_sync
     observers.held.resize(settings.server.max_buffered_bytes)
@@ -170,7 +182,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()),
                                    peer_addresses(settings)))
     return System(settings, gateway, registry, prober, observers.aggregate, open_stores, turns, embedding=embeds,
-                  refresher=make_refresher(named, registry, clock, sink))
+                  refresher=make_refresher(named, registry, clock, sink), jobs_host=jobs)
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,

@@ -15,7 +15,7 @@ from stayfast.policy.jobs.windows import parse_window
 USUAL_OUTPUT = 256  # tokens of an answer without a limit
 
 
-class JobTerms(msgspec.Struct, frozen=True):
+class JobRanking(msgspec.Struct, frozen=True):
     """As in core.jobs.NewJob."""
 
     rank: int
@@ -36,14 +36,14 @@ class QueueTerms:
         self._windows = {route: parse_window(text) for route, text in config.windows.items()}
 
     def terms_of(self, tenant: str | None, model: str, now: float, *, deadline_at: float | None = None,
-                 urgency: Urgency | None = None, is_retry: bool = False, is_batch: bool = False) -> JobTerms:
+                 urgency: Urgency | None = None, is_retry: bool = False, is_batch: bool = False) -> JobRanking:
         """now: Unix seconds. is_batch: a line of a batch, which waits for the off-peak window of its route."""
         named = self._tenants.get(tenant) if tenant is not None else None
         config = named or self._tenants.get(ANY_TENANT) or TenantConfig()
         standing = PriorityClass(self._points, config.tier, config.priority)
         window = self._windows.get(model) if is_batch else None
         run_at = window.next_opening(now) if window is not None else now
-        return JobTerms(rank_of(standing, Urgency.BATCH if is_batch else urgency, is_retry=is_retry), config.weight, run_at,
+        return JobRanking(rank_of(standing, Urgency.BATCH if is_batch else urgency, is_retry=is_retry), config.weight, run_at,
                         aged_at(run_at, self._aging_s, deadline_at))
 
 

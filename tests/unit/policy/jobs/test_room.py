@@ -17,7 +17,6 @@ from stayfast.policy.jobs.room import (
     room_for_jobs,
 )
 
-
 EVERY_S = 0.2
 
 
