@@ -21,6 +21,7 @@ from stayfast.jobs.presence import WorkerPresence
 from stayfast.jobs.runner import JobRunner
 from stayfast.jobs.service import JobService
 from stayfast.jobs.sweeper import JobSweeper
+from stayfast.jobs.terms import QueueTerms
 from stayfast.settings import Settings, read_environment
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import FileBodies, JobStore
@@ -70,10 +71,12 @@ class JobsHost:
         self._is_stopped = False
         self.configure(settings)
 
-    def configure(self, settings: Settings) -> None:
-        """Take new settings; the store stays."""
+    def configure(self, settings: Settings) -> JobService:
+        """Take new settings; the store stays. Returns the service with these settings."""
         self.config = config = settings.jobs
-        self.service = JobService(self.lazy.as_store(), self.files, config, self._parts.clock)
+        terms = QueueTerms(config, settings.tenants, settings.admission.priority_points)
+        self.service = JobService(self.lazy.as_store(), self.files, config, self._parts.clock, terms)
+        return self.service
 
     async def start(self) -> None:
         """Open the store if there is one; without it the gateway serves all the same."""

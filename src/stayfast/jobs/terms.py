@@ -43,8 +43,8 @@ class QueueTerms:
         standing = PriorityClass(self._points, config.tier, config.priority)
         window = self._windows.get(model) if is_batch else None
         run_at = window.next_opening(now) if window is not None else now
-        return JobRanking(rank_of(standing, Urgency.BATCH if is_batch else urgency, is_retry=is_retry), config.weight, run_at,
-                        aged_at(run_at, self._aging_s, deadline_at))
+        rank = rank_of(standing, Urgency.BATCH if is_batch else urgency, is_retry=is_retry)
+        return JobRanking(rank, config.weight, run_at, aged_at(run_at, self._aging_s, deadline_at))
 
 
 def estimate_tokens(request: Request) -> int:
