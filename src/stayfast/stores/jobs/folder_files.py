@@ -50,7 +50,9 @@ class FolderFileBodies:
     def _create(self, file_id: str) -> BinaryIO:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return self._path(file_id).with_suffix(".part").open("xb")
+            part = self._path(file_id).with_suffix(".part")
+            part.unlink(missing_ok=True)  # of a process that died
+            return part.open("xb")
         except OSError as error:
             raise _store_error(error) from None
 
