@@ -59,15 +59,13 @@ class Process:
         self._engines = Engines(observers.sink, self._clock, self._rng)
         self._probing: asyncio.Task[None] | None = None
         self._warming: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self._sharing: asyncio.Task[None] | None = None
+        self._loops: list[asyncio.Task[None]] = []  # until the end of the process
         self._purging: asyncio.Task[None] | None = None  # purges old epochs
         self._reloading = asyncio.Lock()
         self._loading = asyncio.Lock()
         self._system: System | None = None
         self._current: ActiveSystem | None = None
         self._jobs: JobsHost | None = None
-        self._draining_at: float | None = None
 
     async def start(self, settings: Settings) -> ActiveSystem:
         """Build and start; engines become ready later. Raises ValueError or OSError if an engine cannot run here."""
@@ -83,9 +81,9 @@ class Process:
         await self._purge_epochs(system, None)
         self._current = ActiveSystem(system)
         self._begin(system)
-        self._watching = self._tasks.spawn(watch_loop(self._clock, self._observers.sink))
+        self._loops.append(self._tasks.spawn(watch_loop(self._clock, self._observers.sink)))
         if self._observers.worker_sync is not None:
-            self._sharing = self._tasks.spawn(self._observers.worker_sync.run())
+            self._loops.append(self._tasks.spawn(self._observers.worker_sync.run()))
         self._observers.fleet.start(self._observers.aggregate, self._tasks.spawn)
         await self._jobs.start()
         return self._current
@@ -100,16 +98,15 @@ class Process:
 
     def drain(self) -> None:
         """Claim no more jobs."""
-        self._draining_at = self._clock.now()
         if self._jobs is not None:
             self._jobs.drain()
 
     async def stop(self) -> None:
         """End jobs, probes, turns and engines. Running jobs have the rest of the drain."""
         if self._jobs is not None:
-            await self._jobs.stop(self._left_for_jobs_s())
+            await self._jobs.stop()
         self._observers.aggregate.turns.cancel_all()
-        for task in (self._probing, self._warming, self._watching, self._sharing, self._purging):
+        for task in (self._probing, self._warming, self._purging, *self._loops):
             if task is not None:
                 task.cancel()
         await self._observers.fleet.close(self._observers.aggregate)
@@ -170,13 +167,6 @@ class Process:
                                   for name in settings.engines}
         jobs = self._jobs.make_service(settings) if self._jobs is not None else None
         return build(settings, self._observers, engines, self._clock, self._rng, old=old, jobs=jobs)
-
-    def _left_for_jobs_s(self) -> float:
-        """The rest of the drain. 0 without one, as after an error."""
-        if self._draining_at is None or self._system is None:
-            return 0.0
-        config = self._system.settings.server
-        return max(0.0, self._draining_at + config.grace_s + config.drain_s - self._clock.now())
 
     def _warn_about_jobs(self, why: str) -> None:
         self._observers.log.write_event("jobs_unavailable", level="warning", detail=why)
