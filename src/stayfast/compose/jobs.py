@@ -128,7 +128,8 @@ class JobsHost:
             self.runner.start(self.presence.worker)
             if self._is_sweeper:
                 self._loops += [parts.spawn(loop) for loop in self._upkeep(store)]
-        sweeper = JobSweeper(store, self.presence, self._get_config, sink=parts.sink, on_depths=self._take_depths)
+        sweeper = JobSweeper(store, self.files, self.presence, self._get_config, sink=parts.sink,
+                             on_depths=self._take_depths)
         await sweeper.run(sweeps=self._is_sweeper)
 
     def _upkeep(self, store: JobStore) -> Iterator[Coroutine[Any, Any, None]]:

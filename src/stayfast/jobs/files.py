@@ -5,7 +5,7 @@ worst contents that nothing refers to.
 """
 
 import secrets
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection
 
 from stayfast.core.errors import Rejected
 from stayfast.core.jobs import Door, FileInfo
@@ -95,11 +95,6 @@ class FileService:
             await self._remove(info.id)
         except StoreUnavailable:
             return
-
-    async def purge(self, file_ids: Iterable[str]) -> None:
-        """Delete the contents and then the records of files whose time is over. Raises StoreUnavailable."""
-        for file_id in file_ids:
-            await self._remove(file_id)
 
     async def _remove(self, file_id: str) -> None:
         await delete_contents(self._service, file_id)

@@ -122,12 +122,12 @@ class BatchRig:
         service = self.service()
         return BatchService(service, FileService(service), door)
 
-    async def add_file(self, *lines: bytes, purpose: str = "batch") -> FileInfo:
+    async def add_file(self, *lines: bytes, purpose: str = "batch", expires_s: float = 3600.0) -> FileInfo:
         """An uploaded file."""
         files = FileService(self.service())
         upload = await files.create()
         await upload.write(b"".join(lines))
-        return await files.add(upload, tenant="t", purpose=purpose, filename="in.jsonl", expires_s=3600.0)
+        return await files.add(upload, tenant="t", purpose=purpose, filename="in.jsonl", expires_s=expires_s)
 
     async def create(self, *lines: bytes) -> Batch:
         """A batch of OpenAI's."""

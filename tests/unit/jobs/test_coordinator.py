@@ -218,3 +218,21 @@ def test_message_batch_has_one_file_of_results(tmp_path: Path) -> None:
             assert info.purpose == "message_batch"
 
     asyncio.run(main())
+
+
+def test_sweeper_deletes_the_contents_of_expired_files(tmp_path: Path) -> None:
+    """The contents first, then the record."""
+    async def main() -> None:
+        async with batch_rig(tmp_path) as rig:
+            expired = await rig.add_file(b"x", expires_s=-1.0)
+            stays = await rig.add_file(b"x")
+            sweeper = JobSweeper(rig.store, rig.files, WorkerPresence(tmp_path / "workers"), lambda: rig.config, sink=NullSink(),
+                                 on_depths=lambda _: None)
+            sweeping = asyncio.create_task(sweeper.run(sweeps=True))
+            while (await rig.store.sweep(max_claims=3)).expired_files:
+                await asyncio.sleep(0.01)
+            sweeping.cancel()
+            assert [path.name for path in await asyncio.to_thread(lambda: list((tmp_path / "files").iterdir()))] == [stays.id]
+            assert await rig.store.find_file(expired.id) is None
+
+    asyncio.run(main())
