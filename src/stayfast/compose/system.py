@@ -119,7 +119,7 @@ class System:
     turns: Mapping[str, ServedTurn]  # by upstream
     embedding: Embedders | None = None  # None: no semantic cache, or its packages are missing
     refresher: PrefixRefresher | None = None  # None: no route has a budget for refreshing prompt caches
-    jobs: JobService | None = None  # None: their store could not be opened
+    jobs: JobService | None = None  # None: this process has none
 
     @property
     def config(self) -> ServerConfig:
@@ -147,9 +147,9 @@ class System:
 
 
 def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,
-          old: System | None = None) -> System:
+          old: System | None = None, jobs: JobService | None = None) -> System:
     """The whole system for one set of settings. doors: to the embedded engines, by upstream. old: at a reload; upstreams
-    with unchanged settings keep their connections, counts and health.
+    with unchanged settings keep their connections, counts and health. jobs: with the same settings.
     """
     sink, as_one = observers.sink, observers.worker_sync
     observers.held.resize(settings.server.max_buffered_bytes)
@@ -175,7 +175,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()),
                                    peer_addresses(settings)))
     return System(settings, gateway, registry, prober, observers.aggregate, open_stores, turns, embedding=embeds,
-                  refresher=make_refresher(named, registry, clock, sink))
+                  refresher=make_refresher(named, registry, clock, sink), jobs=jobs)
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,
