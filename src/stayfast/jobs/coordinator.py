@@ -62,15 +62,24 @@ class SupersededError(Exception):
 class BatchCoordinator:
     """One loop's. `worker`: the id of its claims."""
 
-    def __init__(self, service: JobService, worker: str, *, is_known_model: Callable[[str], bool], get_terms: GetTerms,
-                 max_line_bytes: int = MAX_LINE_BYTES) -> None:
-        self._service = service
-        self._store = service.store
+    def __init__(self, get_service: Callable[[], JobService], worker: str, *, is_known_model: Callable[[str], bool],
+                 get_terms: GetTerms, max_line_bytes: int = MAX_LINE_BYTES, chunk_lines: int = CHUNK) -> None:
+        """get_service: with the settings that are in force."""
+        self._get_service = get_service
+        self._store = get_service().store
         self._worker = worker
         self._is_known_model = is_known_model
         self._get_terms = get_terms
         self._max_line_bytes = max_line_bytes
-        self._lease_s = service.config.lease_s
+        self._chunk_lines = chunk_lines
+
+    @property
+    def _service(self) -> JobService:
+        return self._get_service()
+
+    @property
+    def _lease_s(self) -> float:
+        return self._get_service().config.lease_s
 
     async def run(self) -> None:
         """Run batches until cancelled."""
@@ -95,18 +104,17 @@ class BatchCoordinator:
         return True
 
     async def _advance(self, batch: Batch) -> None:
-        is_cancelling = batch.state is BatchState.CANCELLING
-        if batch.state is not BatchState.FINALIZING and (not batch.n_total or batch.n_inserted < batch.n_total):
-            try:
-                if not batch.n_total and not is_cancelling:
-                    batch = await self._validate(batch)
-                if not batch.state.is_final and batch.n_total:
-                    await self._insert(batch)
-            except KeyError:
-                await self._fail_without_input(batch)
-            if batch.n_total or not is_cancelling:
-                return
-        await self._finalize(batch)
+        is_cancelling = batch.state is BatchState.CANCELLING  # lines that are stored then are cancelled at once
+        if batch.state is not BatchState.VALIDATING and not (is_cancelling and batch.n_inserted < batch.n_total):
+            await self._finalize(batch)
+            return
+        try:
+            if not batch.n_total:
+                batch = await self._validate(batch)
+            if not batch.state.is_final:
+                await self._insert(batch)
+        except KeyError:
+            await self._fail_without_input(batch)
 
     async def _validate(self, batch: Batch) -> Batch:
         """Check the whole file; the batch then has `n_total`, or is FAILED."""
@@ -141,7 +149,7 @@ class BatchCoordinator:
             chunk.append(read_line(n, raw))
             n_bytes += len(raw)
             await lease.turn()
-            if len(chunk) >= CHUNK or n_bytes >= CHUNK_BYTES:
+            if len(chunk) >= self._chunk_lines or n_bytes >= CHUNK_BYTES:
                 batch = lease.batch = await self._store_chunk(batch, chunk)
                 n_skipped += len(chunk)
                 chunk, n_bytes = [], 0
