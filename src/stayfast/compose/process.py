@@ -77,6 +77,8 @@ class Process:
         self._watching = self._tasks.spawn(watch_loop(self._clock, self._observers.sink))
         if self._observers.worker_sync is not None:
             self._sharing = self._tasks.spawn(self._observers.worker_sync.run())
+        if self._observers.leases is not None:
+            self._observers.leases.begin(self._tasks.spawn)
         return self._current
 
     def make_hooks(self, on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> ServerHooks:
@@ -93,6 +95,8 @@ class Process:
         for task in (self._probing, self._warming, self._watching, self._sharing, self._purging):
             if task is not None:
                 task.cancel()
+        if self._observers.leases is not None:
+            await self._observers.leases.close()
         for log in label_logs(self._system.gateway.router.routes) if self._system is not None else ():
             log.close()
         self._observers.aggregate.peers.close()
