@@ -144,8 +144,8 @@ class Lease:
     return, minus what was spent. `pending`: granted, and released later.
     """
 
-    __slots__ = ("_alone", "_base", "_correction", "_needed", "_released_at", "_replied_at", "_sent", "capacity", "demand", "grant",
-                 "is_exact", "pending", "per_s")
+    __slots__ = ("_alone", "_base", "_correction", "_needed", "_released_at", "_replied_at", "_sent", "capacity", "demand",
+                 "grant", "is_exact", "pending", "per_s")
 
     def __init__(self, capacity: float, per_s: float, now: float, *, spent: float = 0.0, stock: float = 0.0) -> None:
         """spent, stock: as an earlier caller left them."""
