@@ -34,7 +34,9 @@ def report(*, wanted: float = 0.0, needed: float = 0.0, spent: float = 0.0, held
            base: tuple[float, float] = (0.0, 0.0), demand: float = 1.0, alone: float = 0.0, full_at_us: int = 0
            ) -> LeaseReport:
     """Of a limit of 100 a minute, in seconds of the bucket."""
-    return LeaseReport(60 * US, *(round(number * US) for number in (spent, held, *base, demand, wanted, needed, alone)),
+    spent_us, held_us, *base_us, demand_ppm, wanted_us, needed_us, alone_us = (
+        round(number * US) for number in (spent, held, *base, demand, wanted, needed, alone))
+    return LeaseReport(60 * US, spent_us, held_us, base_us[0], base_us[1], demand_ppm, wanted_us, needed_us, alone_us,
                        full_at_us)
 
 
@@ -114,7 +116,7 @@ def test_redis_quota_held_slice_keeps_its_place_in_the_bucket(server: RedisServe
     run_calls(server, "held", test)
 
 
-def test_redis_quota_debt_is_charged_and_all_or_nothing_is_kept(server: RedisServer) -> None:
+def test_redis_quota_debt_is_charged_and_all_or_nothing_stays(server: RedisServer) -> None:
     async def test(a: Caller, b: Caller) -> None:
         await a.send(report(wanted=10.0))
         await a.send(report(spent=58.0, base=(0.0, 10.0)))  # 48 s more than it had
@@ -138,7 +140,7 @@ def test_redis_quota_what_was_entitled_without_the_server_leaves_no_debt(server:
 
 
 def test_redis_quota_entitlements_add_up_to_one_at_most(server: RedisServer) -> None:
-    async def test(a: Caller, _: Caller) -> None:
+    async def test(a: Caller, other: Caller) -> None:
         rng = Random(3)
         callers = [Caller(a.store, a.tenant, f"g{n}") for n in range(6)]
         last: dict[str, int] = {}

@@ -121,7 +121,7 @@ class BatchCoordinator:
         config = self._service.config
         checker = LineChecker(batch.endpoint, self._is_known_model, max_lines=config.max_batch_lines,
                               max_line_bytes=self._max_line_bytes)
-        lease = Lease(self, batch)
+        lease = BatchLease(self, batch)
         async for n, line in self._read_lines(batch.input_file_id):
             checker.check(n, line)
             if checker.is_hopeless:
@@ -139,7 +139,7 @@ class BatchCoordinator:
 
     async def _insert(self, batch: Batch) -> None:
         """Store the lines that are not stored yet; workers run them at once."""
-        n_skipped, lease = 0, Lease(self, batch)
+        n_skipped, lease = 0, BatchLease(self, batch)
         chunk: list[BatchLine] = []
         n_bytes = 0
         async for n, raw in self._read_lines(batch.input_file_id):
@@ -186,7 +186,7 @@ class BatchCoordinator:
         batch = msgspec.structs.replace(batch, finalizing_at=batch.finalizing_at or now)
         info = await self._store.find_file(batch.input_file_id)
         writer = ResultsWriter(self._service, batch, info.sha256 if info is not None else batch.id)
-        lease = Lease(self, batch)
+        lease = BatchLease(self, batch)
         try:
             async for job, result in self._store.batch_results(batch.id):
                 await writer.write(job, result)
@@ -230,7 +230,7 @@ class BatchCoordinator:
             yield numbered
 
 
-class Lease:
+class BatchLease:
     """The lease of a batch during a long step."""
 
     def __init__(self, coordinator: BatchCoordinator, batch: Batch) -> None:
