@@ -71,15 +71,19 @@ class BatchCoordinator:
         return self._get_service().config.lease_s
 
     async def run(self) -> None:
-        """Run batches until cancelled."""
+        """Run batches until cancelled. A batch that fails unexpectedly is tried again after its lease."""
         while True:
+            step = asyncio.get_running_loop().create_task(self.step())
             try:
-                if not await self.step():
-                    await sleep_until_notified(self._store, BATCHES, POLL_S)
-            except StoreUnavailable:
-                await asyncio.sleep(RETRY_S)
-            except Exception as error:  # noqa: BLE001  # one batch must not stop the others; it is tried again after its lease
-                self._report(error)
+                await asyncio.wait((step,))
+            finally:
+                step.cancel()
+            error = step.exception()
+            if error is None and not step.result():
+                await sleep_until_notified(self._store, BATCHES, POLL_S)
+            elif error is not None:
+                if not isinstance(error, StoreUnavailable):
+                    self._report(error)
                 await asyncio.sleep(RETRY_S)
 
     async def step(self) -> bool:
@@ -111,7 +115,7 @@ class BatchCoordinator:
         config = self._service.config
         checker = LineChecker(batch.endpoint, self._is_known_model, max_lines=config.max_batch_lines,
                               max_line_bytes=self._max_line_bytes)
-        lease = Lease(self, batch)
+        lease = BatchLease(self, batch)
         async for n, line in self._read_lines(batch.input_file_id):
             checker.check(n, line)
             if checker.is_hopeless:
@@ -129,7 +133,7 @@ class BatchCoordinator:
 
     async def _insert(self, batch: Batch) -> None:
         """Store the lines that are not stored yet; workers run them at once."""
-        n_skipped, lease = 0, Lease(self, batch)
+        n_skipped, lease = 0, BatchLease(self, batch)
         chunk: list[BatchLine] = []
         n_bytes = 0
         async for n, raw in self._read_lines(batch.input_file_id):
@@ -178,7 +182,7 @@ class BatchCoordinator:
         batch = msgspec.structs.replace(batch, finalizing_at=batch.finalizing_at or now)
         info = await self._store.find_file(batch.input_file_id)
         writer = ResultsWriter(self._service, batch, info.sha256 if info is not None else batch.id)
-        lease = Lease(self, batch)
+        lease = BatchLease(self, batch)
         try:
             async for job, result in self._store.batch_results(batch.id):
                 await writer.write(job, result)
@@ -222,7 +226,7 @@ class BatchCoordinator:
             yield numbered
 
 
-class Lease:
+class BatchLease:
     """The lease of a batch during a long step."""
 
     def __init__(self, coordinator: BatchCoordinator, batch: Batch) -> None:

@@ -25,8 +25,8 @@ class JobSweeper:
 
     __slots__ = ("_config", "_files", "_on_depths", "_presence", "_sink", "_store")
 
-    def __init__(self, store: JobStore, files: FileBodies, presence: WorkerPresence, config: Callable[[], JobsConfig], *, sink: Sink,
-                 on_depths: OnDepths) -> None:
+    def __init__(self, store: JobStore, files: FileBodies, presence: WorkerPresence, config: Callable[[], JobsConfig], *,
+                 sink: Sink, on_depths: OnDepths) -> None:
         self._store = store
         self._files = files
         self._presence = presence
