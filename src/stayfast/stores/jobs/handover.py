@@ -27,6 +27,7 @@ from stayfast.core.jobs import (
     NewJob,
     QueueDepth,
     Release,
+    Report,
     Submitted,
 )
 from stayfast.stores.base import StoreUnavailable
@@ -279,6 +280,16 @@ class SharedJobStore:
     async def delete_file(self, file_id: str) -> bool:
         deleted, is_repeated = await self._repeat(SqliteJobStore.delete_file, file_id)
         return deleted or (is_repeated and await self.find_file(file_id) is None)
+
+    async def claim_reports(self, worker: str, n: int, lease_s: float) -> list[Report]:
+        return await self._call(SqliteJobStore.claim_reports, worker, n, lease_s)
+
+    async def settle_report(self, report: Report, *, is_done: bool) -> bool:
+        settled, is_repeated = await self._repeat(SqliteJobStore.settle_report, report, is_done=is_done)
+        return settled or (is_repeated and is_done)
+
+    async def list_reports(self, *, is_failed: bool, limit: int) -> list[Report]:
+        return await self._call(SqliteJobStore.list_reports, is_failed=is_failed, limit=limit)
 
 
 def open_job_store(folder: Path, clock: Clock, *, reserve_bytes: int = RESERVE_BYTES) -> SharedJobStore:

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from stayfast.core.jobs import Batch, BatchState, FileInfo, Job, JobResult, JobState
+from stayfast.stores.jobs.embedded.reports import add_batch_report
 from stayfast.stores.jobs.embedded.rows import (
     JOB_COLUMNS,
     RESULT_COLUMNS,
@@ -108,6 +109,8 @@ def update_batch(db: sqlite3.Connection, now: float, batch: Batch, lease_s: floa
                          batch.cancelling_at or stored.cancelling_at, batch.drop_at,
                          0.0 if lease_s is None else now + lease_s, batch.id))
     db.execute(_FINALIZE, (now, batch.id))
+    if batch.is_reported and batch.state.is_final and not stored.state.is_final:
+        add_batch_report(db, now, batch.id)
     return True
 
 
