@@ -7,7 +7,7 @@ from stayfast.core.clock import Clock
 from stayfast.jobs.config import JobsConfig
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import FileBodies, JobStore
-from stayfast.stores.jobs.folder_files import FolderFileBodies
+from stayfast.stores.jobs.file_bodies import DiskFileBodies
 from stayfast.stores.jobs.sqlite import SqliteJobStore
 
 
@@ -23,4 +23,4 @@ async def open_job_stores(config: JobsConfig, folder: Path, clock: Clock) -> tup
     except StoreUnavailable:
         await store.close()
         raise
-    return store, FolderFileBodies(folder / "files")
+    return store, DiskFileBodies(folder / "files", clock)

@@ -187,6 +187,7 @@ class BatchCoordinator:
             async for job, result in self._store.batch_results(batch.id):
                 await writer.write(job, result)
                 await lease.turn()
+            await self.save(batch)  # one that lost its lease changes no file
             output_id, error_id = await writer.commit()
         finally:
             await writer.close()
