@@ -10,10 +10,11 @@ from tests.services.batch_store_suite import BatchStoreSuite
 from tests.services.job_store_machine import check_store
 from tests.services.job_store_rig import JobStoreRig
 from tests.services.job_store_suite import JobStoreSuite
+from tests.services.report_store_suite import ReportSuite
 from tests.services.sqlite_jobs_rig import opened_rig
 
 
-class TestSqliteJobs(JobStoreSuite, BatchStoreSuite):
+class TestSqliteJobs(JobStoreSuite, BatchStoreSuite, ReportSuite):
     """With its threads, as a gateway has it."""
 
     folder: Path

@@ -21,10 +21,11 @@ from stayfast.core.jobs import (
     NewJob,
     QueueDepth,
     Release,
+    Report,
     Submitted,
 )
 from stayfast.stores.jobs.base import EventsPage, Heartbeat, HeldJob, SweepReport
-from stayfast.stores.jobs.embedded import batches, claims, reading, submission, sweeping
+from stayfast.stores.jobs.embedded import batches, claims, reading, reports, submission, sweeping
 from stayfast.stores.jobs.embedded.group_commit import RESERVE_BYTES, WINDOW_S, GroupCommit, Headroom
 from stayfast.stores.jobs.embedded.schema import open_file, open_reader
 from stayfast.stores.jobs.topics import Topics
@@ -179,6 +180,18 @@ class SqliteJobStore:
 
     async def delete_file(self, file_id: str) -> bool:
         return await self._writer.run(lambda db: batches.delete_file(db, file_id))
+
+    async def claim_reports(self, worker: str, n: int, lease_s: float) -> list[Report]:
+        return await self._writer.run(lambda db: reports.claim_reports(db, self._now(), n, lease_s))
+
+    async def settle_report(self, report: Report, *, is_done: bool) -> bool:
+        return await self._writer.run(lambda db: reports.settle_report(db, report, is_done=is_done))
+
+    async def list_reports(self, *, is_failed: bool, limit: int) -> list[Report]:
+        return await self._reader.run(lambda db: reports.list_reports(db, is_failed=is_failed, limit=limit))
+
+    async def retry_report(self, report_id: str) -> Report | None:
+        return await self._writer.run(lambda db: reports.retry_report(db, report_id))
 
     async def notify(self, topic: str) -> None:
         self._topics.notify(topic)

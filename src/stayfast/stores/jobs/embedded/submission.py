@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from stayfast.core.jobs import BatchState, JobState, NewJob, Submitted
+from stayfast.stores.jobs.embedded import reports
 from stayfast.stores.jobs.embedded.rows import (
     Row,
     decode_job,
@@ -127,6 +128,8 @@ def submit(db: sqlite3.Connection, now: float, jobs: Sequence[NewJob]) -> list[S
             bodies.append((n, encode_headers(job.headers), job.body))
             reply = Submitted(decode_job(row))
             stored.add(job, reply)
+            if job.is_reported:
+                reports.add_subject(db, job.id, is_batch=False)
         replies.append(reply)
     _insert(db, _INSERT, _VALUES, rows)
     _insert(db, _INSERT_BODIES, "(?, ?, ?)", bodies)
