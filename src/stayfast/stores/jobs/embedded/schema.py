@@ -62,7 +62,7 @@ CREATE TABLE batches (
     u_cached_read INTEGER NOT NULL DEFAULT 0, u_cache_write_5m INTEGER NOT NULL DEFAULT 0,
     u_cache_write_1h INTEGER NOT NULL DEFAULT 0, u_reasoning INTEGER NOT NULL DEFAULT 0,
     finalizing_at REAL, cancelling_at REAL, drop_at REAL, idempotency_key TEXT, token INTEGER NOT NULL DEFAULT 0,
-    coordinator TEXT, lease_until REAL NOT NULL DEFAULT 0);
+    coordinator TEXT, claim_ref TEXT, lease_until REAL NOT NULL DEFAULT 0);
 CREATE INDEX batches_coordinated ON batches (n) WHERE state IN ('validating', 'finalizing', 'cancelling');
 CREATE INDEX batches_tenant ON batches (tenant, n);
 CREATE INDEX batches_over ON batches (drop_at) WHERE drop_at IS NOT NULL;
