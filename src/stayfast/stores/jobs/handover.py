@@ -27,6 +27,7 @@ from stayfast.core.jobs import (
     NewJob,
     QueueDepth,
     Release,
+    Report,
     Submitted,
 )
 from stayfast.stores.base import StoreUnavailable
@@ -151,6 +152,20 @@ class SharedJobStore:
         committer, self._committer = self._committer, None
         if committer is not None:
             await committer.close()
+
+    async def claim_reports(self, worker: str, n: int, lease_s: float) -> list[Report]:
+        return await self._call(SqliteJobStore.claim_reports, worker, n, lease_s)
+
+    async def settle_report(self, report: Report, *, is_done: bool) -> bool:
+        """Also True for a repetition of a call that had settled it."""
+        is_settled, is_repeated = await self._repeat(SqliteJobStore.settle_report, report, is_done=is_done)
+        return is_settled or is_repeated
+
+    async def list_reports(self, *, is_failed: bool, limit: int) -> list[Report]:
+        return await self._call(SqliteJobStore.list_reports, is_failed=is_failed, limit=limit)
+
+    async def retry_report(self, report_id: str) -> Report | None:
+        return await self._call(SqliteJobStore.retry_report, report_id)
 
     async def notify(self, topic: str) -> None:
         self._topics.notify(topic)
