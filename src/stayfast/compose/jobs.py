@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -74,6 +75,7 @@ class JobsHost:
         self.files = LazyFileBodies(self.lazy)
         self._loops: list[asyncio.Task[None]] = []
         self._is_stopped = False
+        self._stop_at = -inf  # without a drain, as after an error
 
     def make_service(self, settings: Settings) -> JobService:
         """The service of the endpoints with these settings, on the same store."""
@@ -90,17 +92,19 @@ class JobsHost:
             self._parts.warn(str(error))
 
     def drain(self) -> None:
-        """Claim no more jobs."""
+        """Claim no more jobs; those that run have the time of a drain."""
+        server = self.settings.server
+        self._stop_at = self._parts.clock.now() + server.grace_s + server.drain_s
         if self.runner is not None:
             self.runner.drain()
 
-    async def stop(self, wait_s: float) -> None:
-        """Wait up to `wait_s` for the running jobs, give back the rest, and close the store."""
+    async def stop(self) -> None:
+        """Wait for the running jobs until the end of the drain, give back the rest, and close the store."""
         self._is_stopped = True
         for task in self._loops:
             task.cancel()
         if self.runner is not None:
-            await self.runner.stop(wait_s)
+            await self.runner.stop(max(0.0, self._stop_at - self._parts.clock.now()))
         self.presence.leave()
         await self.lazy.close()
 
