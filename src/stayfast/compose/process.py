@@ -72,7 +72,8 @@ class Process:
         if self._engine_addresses is None:
             await self._engines.start_missing(settings.engines)
         observers = self._observers
-        parts = ProcessParts(self._clock, self._rng, observers.sink, self._warn_about_jobs, self._tasks.spawn)
+        parts = ProcessParts(self._clock, self._rng, observers.sink, self._warn_about_jobs, self.report,
+                             self._tasks.spawn)
         self._jobs = JobsHost(settings, observers.current, parts, open_stores=open_job_stores,
                               is_sweeper=observers.aggregate.peers.n == 0)
         system = self._build(settings, None)
