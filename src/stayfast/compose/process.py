@@ -78,6 +78,8 @@ class Process:
         if self._observers.worker_sync is not None:
             self._sharing = self._tasks.spawn(self._observers.worker_sync.run())
         self._observers.fleet.start(self._observers.aggregate, self._tasks.spawn)
+        if self._observers.leases is not None:
+            self._observers.leases.begin(self._tasks.spawn)
         return self._current
 
     def make_hooks(self, on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> ServerHooks:
@@ -95,6 +97,8 @@ class Process:
             if task is not None:
                 task.cancel()
         await self._observers.fleet.close(self._observers.aggregate)
+        if self._observers.leases is not None:
+            await self._observers.leases.close()
         for log in label_logs(self._system.gateway.router.routes) if self._system is not None else ():
             log.close()
         self._observers.aggregate.peers.close()
