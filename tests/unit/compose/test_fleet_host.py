@@ -112,7 +112,10 @@ def test_news_of_joins_and_leaves_rescale_limits() -> None:
             found.append(limit.value)
         assert found == [40, 20, 20, 10, 20, 40]
         assert (report.pid, report.in_flight, report.is_draining, report.times) == (os.getpid(), 0, False, None)
-        assert observers.fleet.part.receive(FleetNews(1, {})).times == {}
+        observers.fleet.part.receive(FleetNews(2))
+        observers.fleet.part.receive(FleetNews())  # of a process that does not know the number
+        assert limit.value == 20
+        assert observers.fleet.part.receive(FleetNews(2, {})).times == {}
 
     run(main)
 
