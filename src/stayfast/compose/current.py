@@ -18,7 +18,7 @@ from stayfast.observe.tracing.config import Peer
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.plan import Route
-from stayfast.pipeline.stages.admit.admission import Admission
+from stayfast.pipeline.stages.admit.admission import Admission, Admit
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.resilience.stall import TokenFlow
 from stayfast.turns.served import ServedTurn
@@ -61,6 +61,10 @@ class CurrentSystem:
 
     def routes(self) -> Mapping[str, Route]:
         return self._running.gateway.router.routes if self._running is not None else {}
+
+    def admission(self) -> Admit | None:
+        """None: no system runs yet."""
+        return self._running.gateway.admit if self._running is not None else None
 
     def turns(self) -> Mapping[str, ServedTurn]:
         return self._running.turns if self._running is not None else {}

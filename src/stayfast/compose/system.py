@@ -22,6 +22,7 @@ from stayfast.core.held_bytes import HeldBytes
 from stayfast.core.types import Api
 from stayfast.engine.config import TINY
 from stayfast.http.client.client import HttpClient, HttpConfig
+from stayfast.jobs.service import JobService
 from stayfast.observe.fact_batch import FactBatch, FactConsumer
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics.collector import MetricsSink
@@ -122,6 +123,7 @@ class System:
     embedding: Embedders | None = None  # None: no semantic cache, or its packages are missing
     leases: QuotaLeases | None = None  # None: no other gateway shares the quotas
     refresher: PrefixRefresher | None = None  # None: no route has a budget for refreshing prompt caches
+    jobs: JobService | None = None  # None: this process has none
 
     @property
     def config(self) -> ServerConfig:
@@ -149,9 +151,9 @@ class System:
 
 
 def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,
-          old: System | None = None) -> System:
+          old: System | None = None, jobs: JobService | None = None) -> System:
     """The whole system for one set of settings. doors: to the embedded engines, by upstream. old: at a reload; upstreams
-    with unchanged settings keep their connections, counts and health.
+    with unchanged settings keep their connections, counts and health. jobs: with the same settings.
     """
     sink, as_one = observers.sink, observers.worker_sync
     observers.held.resize(settings.server.max_buffered_bytes)
@@ -179,7 +181,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()),
                                    peer_addresses(settings), observers.leases))
     return System(settings, gateway, registry, prober, observers.aggregate, open_stores, turns, embedding=embeds,
-                  leases=observers.leases, refresher=make_refresher(named, registry, clock, sink))
+                  leases=observers.leases, refresher=make_refresher(named, registry, clock, sink), jobs=jobs)
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from stayfast.core.types import Request
+from stayfast.jobs.service import JobService
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.auth import KeyTable
@@ -73,6 +74,10 @@ class Backend(Protocol):
 
     @property
     def together(self) -> AllWorkers: ...
+
+    @property
+    def jobs(self) -> JobService | None:
+        """Durable work; None: its store could not be opened."""
 
     def models(self) -> Sequence[str]:
         """The model names of all routes."""

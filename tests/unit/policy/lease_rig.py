@@ -47,7 +47,10 @@ class ModelStore:
         if epoch and epoch != self.epoch:
             full = max(full, min(report.full_at_us, now_us + 2 * report.capacity_us))
         spent, held = (own.spent_us, own.held_us) if own is not None else (report.base_spent_us, report.base_held_us)
-        full = max(now_us, full) - (held - (report.spent_us - spent) - report.held_us)
+        full, refund = max(now_us, full), held - (report.spent_us - spent) - report.held_us
+        alone = min(report.alone_us, max(0, -refund))
+        full -= refund + alone
+        full = max(full, min(full + alone, now_us + report.capacity_us))
         full = max(now_us + sum(lease.held_us for lease in others) + report.held_us, full)
         level = now_us + report.capacity_us - full
         n, total = len(others) + 1, report.demand_ppm + sum(lease.demand_ppm for lease in others)
@@ -120,7 +123,7 @@ class ModelGateway:
         self.bucket.set_room(0.0, now)
         if self.bucket.on_loss == "local" and not self.share:
             self.share = self.lease.entitlement(n_gateways, now)
-            self.bucket.add_grant(self.lease.level_alone(n_gateways, now))
+            self.bucket.add_grant(self.lease.begin_alone(n_gateways, now))
 
     @property
     def slack(self) -> float:

@@ -16,11 +16,11 @@ trip. What is taken is reserved first, so all gateways together never admit more
 
 A call reports totals, not differences (`LeaseReport`): all that was ever spent, and what is still held. The store returns to
 the bucket whatever it has given out and that was neither spent nor held, so a lost reply or a lost call changes nothing, and
-an amount spent without a slice (below) becomes a debt of the bucket.
+an amount spent without a slice becomes a debt of the bucket.
 
 Without the store (`on_loss`): `local` continues with the last entitlement: its part of the last known level at once, and of
 the refill. The store gives out entitlements so that their sum is at most 1. `open` admits all, `closed` what is held. All of
-it is charged when the store is back.
+it is charged when the store is back; what was entitled leaves no debt, because the bucket was refilled meanwhile.
 
 Source: slices as in Sentry Relay's cached quotas and Envoy's rate limit quota service; reserve first as `admission.quota`.
 When wrong: the slice of a gateway that dies counts as spent, because what it admitted since its last call is unknown: one
@@ -43,7 +43,6 @@ _SLOW_S, _FAST_S = 1.0, 0.2  # time constants of the demand
 EXACT_S: Final = 1.0  # demand that a slice covers in exact mode
 SURPLUS: Final = 1.25  # of a slice; what exceeds it is given back
 FIRST: Final = 8.0  # requests that the first slice after idleness covers
-FIRST_S: Final = 1.0  # of the refill, that it covers at least
 _LEAST_WEIGHT: Final = 0.1
 _FEW_RATIO: Final = 1e-9  # of the capacity
 US: Final = 1_000_000
@@ -77,6 +76,7 @@ class LeaseReport(NamedTuple):
     demand_ppm: int  # 1,000,000: as much as the refill
     wanted_us: int
     needed_us: int  # all or nothing, if the share of the level is less
+    alone_us: int  # granted to itself without the store, since the last reply
     full_at_us: int  # when the bucket will be full, by the store's clock; as of the last reply
 
 
@@ -144,8 +144,8 @@ class Lease:
     return, minus what was spent. `pending`: granted, and released later.
     """
 
-    __slots__ = ("_base", "_correction", "_needed", "_released_at", "_replied_at", "_sent", "capacity", "demand", "grant",
-                 "is_exact", "pending", "per_s")
+    __slots__ = ("_alone", "_base", "_correction", "_needed", "_released_at", "_replied_at", "_sent", "capacity", "demand",
+                 "grant", "is_exact", "pending", "per_s")
 
     def __init__(self, capacity: float, per_s: float, now: float, *, spent: float = 0.0, stock: float = 0.0) -> None:
         """spent, stock: as an earlier caller left them."""
@@ -158,6 +158,7 @@ class Lease:
         self._released_at = now  # when `pending` is 0
         self._replied_at = float("-inf")
         self._base = (self._us(spent), self._us(stock))  # spent and held, as of the last reply
+        self._alone = 0.0  # granted to itself since the last reply
         self._needed = 0.0  # the smallest refused cost, until it is idle
         self._sent = (0, 0)  # the same in the call without a reply
         self._correction = 0.0  # a debt that this call turns into one of the store's bucket
@@ -198,12 +199,12 @@ class Lease:
         known = self.grant
         return LeaseReport(
             self._us(self.capacity), *self._sent, *self._base, self._us(self.demand.usual_per_s),
-            0 if is_idle else ceil(wanted / self.per_s * US), ceil(needed / self.per_s * US),
+            0 if is_idle else ceil(wanted / self.per_s * US), ceil(needed / self.per_s * US), self._us(self._alone),
             known.full_at_us if known is not None else 0), from_pending - given
 
     def _next_slice(self, needed: float) -> float:
         if self.demand.is_new:  # the demand of one request is no measure
-            return max(FIRST * needed, self.per_s * FIRST_S)
+            return max(FIRST * needed, min(self.per_s, self.capacity / 60))
         return self.demand.per_s * (EXACT_S if self.is_exact else SLICE_S)
 
     def take_grant(self, grant: LeaseGrant, now: float) -> float:
@@ -213,7 +214,7 @@ class Lease:
         self.grant, self._replied_at = grant, now
         self.is_exact = not self.demand.is_idle(now) and grant.level_us < grant.total_ppm * SLICE_S
         granted, added = grant.granted_us / US * self.per_s, self._correction
-        self._correction = 0.0
+        self._correction = self._alone = 0.0
         if not self.is_exact or granted <= self._needed:
             return added + granted
         self.pending += granted
@@ -235,6 +236,12 @@ class Lease:
             return 1.0 / n_gateways
         return self.grant.entitled_ppm / US
 
+    def begin_alone(self, n_gateways: int, now: float) -> float:
+        """The store is lost; returns what it adds to the stock now."""
+        granted = self.level_alone(n_gateways, now)
+        self._alone += granted
+        return granted
+
     def level_alone(self, n_gateways: int, now: float) -> float:
         """The part of the last known level that this gateway may admit at once if the store is lost."""
         level = self.capacity
@@ -245,7 +252,9 @@ class Lease:
     def refill_alone(self, stock: float, share: float, took_s: float) -> float:
         """What a gateway without the store adds to its stock after `took_s`. share: `entitlement` at the loss."""
         room = share * self.capacity - stock - self.pending
-        return max(0.0, min(room, share * self.per_s * took_s))
+        granted = max(0.0, min(room, share * self.per_s * took_s))
+        self._alone += granted
+        return granted
 
     def _us(self, amount: float) -> int:
         return round(amount / self.per_s * US)

@@ -73,16 +73,19 @@ end
 epoch = epoch or string.format('%.0f', now)
 local record = {string.format('%.0f', now + ttl), ARGV[2]}
 local reply, expires, write = {0, epoch, n}, ttl, {'epoch', epoch, 'at', string.format('%.0f', now)}
-for i = 5, #ARGV, 10 do
+for i = 5, #ARGV, 11 do
   local capacity, spent, held = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
   local name, before, was_held = string.match(ARGV[i], '^[^@]+'), spent_before[ARGV[i]], held_before[ARGV[i]]
   if not before then before, was_held = tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]) end
   local demand, wanted, needed = tonumber(ARGV[i + 6]), tonumber(ARGV[i + 7]), tonumber(ARGV[i + 8])
   local full = (full_at[name] or now) - back
   if known_epoch ~= '' and known_epoch ~= epoch then
-    full = math.max(full, math.min(tonumber(ARGV[i + 9]), now + 2 * capacity))
+    full = math.max(full, math.min(tonumber(ARGV[i + 10]), now + 2 * capacity))
   end
-  full = math.max(now, full) - (was_held - (spent - before) - held)
+  local returned = was_held - (spent - before) - held
+  local alone = math.min(tonumber(ARGV[i + 9]), math.max(0, -returned))
+  full = math.max(now, full) - returned - alone
+  full = math.max(full, math.min(full + alone, now + capacity))
   full = math.max(now + (out[name] or 0) + held, full)
   local level = now + capacity - full
   local all = (total[name] or 0) + demand

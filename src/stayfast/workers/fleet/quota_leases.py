@@ -110,6 +110,8 @@ class QuotaLeases:
         if bucket is None or bucket.room(self._clock.now()) < cost:
             return False
         while self._clock.now() + POLL_S < until:
+            if not bucket.is_known:
+                self._wake(tenant)  # again: no worker may have led before
             await asyncio.sleep(POLL_S)
             now = self._clock.now()
             if bucket.has_room(cost, now):
@@ -125,6 +127,7 @@ class QuotaLeases:
     async def run(self) -> None:
         """Until cancelled."""
         scanned_at = self._clock.now()
+        self.leader.lead(scanned_at)
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
