@@ -111,6 +111,7 @@ class FakeBackend:
     asked: list[RecentRequestsQuery] = field(default_factory=list)
     forgotten: list[PurgeFilter] = field(default_factory=list)
     jobs: JobService | None = None
+    resumable: frozenset[str] = frozenset()
 
     @property
     def together(self) -> "FakeBackend":

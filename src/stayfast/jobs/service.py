@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
+from os import getpid
+from secrets import token_hex
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, Shed, StayfastError
@@ -31,6 +33,7 @@ class JobService:
         self.files = files
         self.config = config
         self.clock = clock
+        self.worker = f"gateway:{token_hex(6)}:{getpid()}"  # of the streams that this process generates itself
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         """Store jobs of one tenant; durable when it returns. Raises Shed (429 beyond `max_queued`, 503)."""

@@ -10,6 +10,7 @@ from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.errors import Rejected
 from stayfast.core.jobs import Door, NewJob
 from stayfast.core.types import NEVER_STREAMED, Api, Request
+from stayfast.jobs.config import JobsConfig
 from stayfast.policy.admission.priority import Urgency
 from stayfast.server.backend import ActiveSystem
 from stayfast.wire.request_body import decode
@@ -39,13 +40,18 @@ def new_id(prefix: str, wall_at: float) -> str:
 def decode_for_job(api: Api, body: bytes, current: ActiveSystem) -> Request:
     """The validated request. Raises Rejected: 400 for a bad body, 404 for an unknown model."""
     request = decode(api, body, current.limits)
-    if request.model not in current.backend.models():
-        raise Rejected("Unknown model. GET /v1/models lists all models.", status=404, code="model_not_found", param="model")
+    check_model(request, current)
     return request
 
 
-def make_job(request: Request, door: Door, terms: JobTerms, *, tenant: str | None, keep_s: float, aging_s: float,
-             now_wall: float, headers: tuple[tuple[str, str], ...] = (), job_id: str | None = None) -> NewJob:
+def check_model(request: Request, current: ActiveSystem) -> None:
+    """Raises Rejected (404) for an unknown model."""
+    if request.model not in current.backend.models():
+        raise Rejected("Unknown model. GET /v1/models lists all models.", status=404, code="model_not_found", param="model")
+
+
+def make_job(request: Request, door: Door, terms: JobTerms, config: JobsConfig, *, tenant: str | None, now_wall: float,
+             headers: tuple[tuple[str, str], ...] = (), job_id: str | None = None) -> NewJob:
     """The job of a request, due at `terms.run_at`."""
     n_tokens = len(request.body) / BYTES_A_TOKEN
     if request.api not in NEVER_STREAMED:
@@ -54,7 +60,8 @@ def make_job(request: Request, door: Door, terms: JobTerms, *, tenant: str | Non
         id=job_id or new_id("job_", now_wall), door=door, api=request.api, model=request.model, body=request.body,
         tenant=tenant, headers=headers, is_stream=request.stream, rank=_RANKS[terms.urgency],
         n_tokens=max(1, round(n_tokens)), run_at=terms.run_at, deadline_at=terms.deadline_at,
-        aged_at=max(now_wall, terms.run_at) + aging_s, keep_s=keep_s if terms.keep_s is None else terms.keep_s,
+        aged_at=max(now_wall, terms.run_at) + config.aging_s,
+        keep_s=config.keep_s if terms.keep_s is None else terms.keep_s, is_reported=bool(config.webhooks),
         idempotency_key=terms.idempotency_key, digest=digest_request(request.api, request.body, terms),
         metadata=terms.metadata)
 
