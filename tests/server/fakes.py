@@ -118,7 +118,7 @@ class FakeBackend:
         return self
 
     def models(self) -> Sequence[str]:
-        return ["m", "vendor/m-2"]
+        return ["m", "vendor/m-2", *self.resumable]
 
     def unready(self) -> str | None:
         return self.reason

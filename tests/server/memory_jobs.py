@@ -1,19 +1,34 @@
 """A store of jobs in memory with the methods that the endpoints call, and a server with it."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
 from stayfast.core.clock import SystemClock
-from stayfast.core.jobs import ClaimedJob, Job, JobEvent, JobFilter, JobResult, JobState, NewJob, Submitted
+from stayfast.core.jobs import (
+    ClaimedJob,
+    Job,
+    JobEvent,
+    JobFilter,
+    JobResult,
+    JobState,
+    NewJob,
+    QueueDepth,
+    Submitted,
+)
 from stayfast.jobs.config import JobsConfig
 from stayfast.jobs.service import JobService
-from stayfast.stores.jobs.base import EventsPage, FileBodies, JobStore
-from tests.server.fakes import FakeBackend, Running, serving
-from tests.server.keys import KEYS
+from stayfast.stores.jobs.base import EventsPage, FileBodies, Heartbeat, HeldJob, JobStore
+from tests.server.fakes import Client, FakeBackend, FakeGateway, Running, get, post, serving
+from tests.server.keys import ADMIN, KEY, KEYS
+
+MINE, OTHER = f"authorization: Bearer {KEY}", f"authorization: Bearer {ADMIN}"
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+ANSWER = b'{"id":"x","choices":[]}'
 
 
 class MemoryJobs:
@@ -40,8 +55,13 @@ class MemoryJobs:
                 new.id, new.door, new.api, new.model, JobState.QUEUED, new.tenant, SystemClock().wall(), new.is_stream,
                 new.rank, new.n_tokens, new.run_at, new.deadline_at, new.keep_s, batch_id=new.batch_id, line=new.line,
                 custom_id=new.custom_id, metadata=new.metadata)
+            if new.worker is not None:
+                self.change(new.id, state=JobState.RUNNING, token=1, worker=new.worker)
             out.append(Submitted(self.jobs[new.id]))
         return out
+
+    async def extend(self, worker: str, held: Sequence[HeldJob], lease_s: float) -> Heartbeat:
+        return Heartbeat(cancelled=tuple(one.job_id for one in held if self.jobs[one.job_id].is_cancelling))
 
     async def find(self, job_id: str) -> Job | None:
         return self.jobs.get(job_id)
@@ -80,6 +100,17 @@ class MemoryJobs:
             return self.change(job_id, state=JobState.CANCELLED)
         return job if job.state.is_final else self.change(job_id, is_cancelling=True)
 
+    async def retry_dead(self, job_id: str) -> Job | None:
+        if self.jobs[job_id].state not in (JobState.DEAD, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED):
+            return None
+        self.results.pop(job_id, None)
+        return self.change(job_id, state=JobState.QUEUED, finished_at=None, why="")
+
+    async def depths(self) -> list[QueueDepth]:
+        queued = [job for job in self.jobs.values() if job.state is JobState.QUEUED]
+        return [QueueDepth(model, sum(job.model == model for job in queued),
+                           oldest_at=min(job.created_at for job in queued)) for model in {job.model for job in queued}]
+
     async def count_ahead(self, job_id: str) -> int:
         return [job.id for job in self.jobs.values() if job.state is JobState.QUEUED].index(job_id)
 
@@ -114,11 +145,42 @@ class MemoryJobs:
         return job
 
 
+    async def play(self, job_id: str, blocks: Sequence[bytes], result: bytes | None = None, *, epoch: int = 1) -> None:
+        """Run a job as a worker does: its events, one after another, then its result."""
+        self.change(job_id, state=JobState.RUNNING, token=epoch)
+        before = len(self.stored_events.get(job_id, ()))
+        for n, block in enumerate(blocks):
+            is_last = n == len(blocks) - 1 and result is not None
+            await self.append_events(job_id, epoch, [JobEvent(before + n, epoch, block, is_last)])
+        if result is not None:
+            await self.finish([JobResult(job_id, epoch, JobState.COMPLETED, body=result, request_id="r", upstream="up")])
+
+
 @asynccontextmanager
-async def serving_jobs(config: JobsConfig | None = None) -> AsyncIterator[tuple[Running, MemoryJobs]]:
-    """A server with two keys and a store in memory."""
-    store = MemoryJobs()
-    backend = FakeBackend(config=KEYS)
+async def serving_jobs(config: JobsConfig | None = None, gateway: FakeGateway | None = None,
+                       store: MemoryJobs | None = None) -> AsyncIterator[tuple[Running, MemoryJobs]]:
+    """A server with two keys and a store in memory; the streams of its model `r` are resumable."""
+    store = store or MemoryJobs()
+    backend = FakeBackend(config=KEYS, gateway=gateway or FakeGateway(), resumable=frozenset(("r",)))
     backend.jobs = JobService(cast("JobStore", store), cast("FileBodies", None), config or JobsConfig(), SystemClock())
     async with serving(backend) as running:
         yield running, store
+
+
+def submission(**fields: object) -> bytes:
+    """The body of a submission."""
+    return json.dumps({"endpoint": "/v1/chat/completions", "body": BODY} | fields).encode()
+
+
+async def submit(client: Client, *lines: str, **fields: object) -> tuple[int, dict[str, str], Any]:
+    """Submit a job; status, headers and parsed body."""
+    client.send(post(submission(**fields), "/v1/jobs", MINE, *lines))
+    status, headers, body = await client.answer()
+    return status, headers, json.loads(body)
+
+
+async def fetch(client: Client, path: str, *, method: str = "GET", key: str = MINE) -> tuple[int, dict[str, str], Any]:
+    """One request without a body."""
+    client.send(get(path, key, "content-length: 0", method=method))
+    status, headers, body = await client.answer()
+    return status, headers, json.loads(body)

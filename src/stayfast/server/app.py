@@ -54,7 +54,7 @@ from stayfast.server.http_request import (
     parse_urgency,
 )
 from stayfast.server.job_paths import find_template
-from stayfast.server.jobs.app import send_reply
+from stayfast.server.jobs.app import JobsApp, send_reply
 from stayfast.server.jobs.endpoint import EndpointReply
 from stayfast.server.jobs.llm_doors import LlmDoors
 from stayfast.server.jobs.resumable import LiveStreams
@@ -113,7 +113,7 @@ class GatewayApp:
     request_type = LlmHttpRequest
 
     def __init__(self, current: ActiveSystem, *, clock: Clock, sink: Sink, tasks: ConnectionTasks, entropy: bytes,
-                 admin_app: AsgiApp, jobs_app: AsgiApp, start_trace: StartTrace | None,
+                 admin_app: AsgiApp, jobs_app: JobsApp, start_trace: StartTrace | None,
                  held_bytes: HeldBytes | None = None) -> None:
         self.active = current
         self.clock = clock
@@ -151,8 +151,13 @@ class GatewayApp:
                     parse_hops(fields)
         except (Rejected, Shed) as error:
             return error
-        is_new_work = api is not None or (request.method == "POST" and find_template(path) is not None)
-        return shutting_down_error() if is_refusing and is_new_work else None
+        is_job = api is None and find_template(path) is not None
+        if is_refusing and (api is not None or (is_job and request.method == "POST")):
+            return shutting_down_error()
+        limit_bytes = self.jobs_app.upload_limit_bytes(request.method, path) if is_job else None
+        if limit_bytes is not None:
+            request.stream_body(limit_bytes)
+        return None
 
     def handle(self, connection: ServerConnection[LlmHttpRequest], request: LlmHttpRequest) -> Coroutine[Any, Any, None]:
         return (answer_llm if request.api is not None else answer_other)(self, connection, request)
