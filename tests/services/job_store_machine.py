@@ -234,8 +234,8 @@ class JobStoreMachine(RuleBasedStateMachine):
         return self._runner.run(work)
 
 
-def check_store(opened: Callable[[], AbstractAsyncContextManager[JobStoreRig]], n_examples: int = 60) -> None:
+def check_store(opened: Callable[[], AbstractAsyncContextManager[JobStoreRig]], n_examples: int = 25) -> None:
     """Run the machine on fresh stores."""
     run_state_machine_as_test(cast("Any", lambda: JobStoreMachine(opened())), settings=settings(
-        max_examples=n_examples, stateful_step_count=40, deadline=None,
+        max_examples=n_examples, stateful_step_count=30, deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]))

@@ -66,8 +66,8 @@ class JobEndpoints:
             raise Rejected("A job runs in the background anyway. Leave background out, or send the body to /v1/responses.",
                            code="background_job", param="body.background")
         now = self._service.clock.wall()
-        job = make_job(decoded, Door.JOBS, read_terms(submission, request, now), self._service.config, tenant=request.tenant,
-                       now_wall=now, headers=headers_to_forward(request.headers))
+        job = make_job(decoded, Door.JOBS, read_terms(submission, request, now), self._service, tenant=request.tenant,
+                       headers=headers_to_forward(request.headers))
         return await describe_submission(self._service, await self._service.submit_one(job))
 
     async def show(self, request: EndpointRequest) -> EndpointReply:

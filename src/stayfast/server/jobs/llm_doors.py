@@ -162,8 +162,7 @@ class LlmDoors:
         service = self._current.backend.jobs
         assert service is not None
         headers = headers_to_forward(dict(arrival.headers))
-        return make_job(request, door, terms, service.config, tenant=arrival.tenant, now_wall=self._clock.wall(),
-                        headers=headers, job_id=job_id)
+        return make_job(request, door, terms, service, tenant=arrival.tenant, headers=headers, job_id=job_id)
 
 
 class _StoreMember(msgspec.Struct):

@@ -14,6 +14,7 @@ until it has FEW samples of its own. Exported times are up to the exchange inter
 """
 
 from collections.abc import Iterable, Mapping
+from hashlib import sha256
 
 import msgspec
 
@@ -72,3 +73,39 @@ def _add(packed: Iterable[Packed]) -> Packed:
     for one in packed:
         whole.merge(LogHistogram(one))
     return whole.pack()
+
+
+class ElsewhereTimes:
+    """The times of other processes for one route. `origins`: what each upstream is, by its name here (kind and address);
+    upstreams that others cannot have are missing.
+    """
+
+    __slots__ = ("_origins", "_route", "times")
+
+    def __init__(self, route: str, origins: Mapping[str, str], times: TimesByKind) -> None:
+        self._route = route
+        self._origins = origins
+        self.times = times
+
+    def kind(self, upstream: str, model: str, *, is_whole: bool, size: int) -> str | None:
+        """The digest of a kind of attempt; None: the upstream cannot be shared."""
+        origin = self._origins.get(upstream)
+        if origin is None:
+            return None
+        named = f"{self._route}\n{origin}\n{model}\n{'whole' if is_whole else 'stream'}\n{size}"
+        return sha256(named.encode()).hexdigest()[:16]
+
+    def find(self, upstream: str, model: str, *, is_whole: bool, size: int, n_enough: int) -> list[MergedTimes]:
+        """The times of this size; if these are few, of the neighbouring sizes, too."""
+        found: list[MergedTimes] = []
+        for distance in (0, 1, 2):
+            if sum(times.n for times in found) >= n_enough:
+                break
+            for near in sorted({size - distance, size + distance}):
+                times = self.times.get(self.kind(upstream, model, is_whole=is_whole, size=near) or "")
+                if times is not None:
+                    found.append(times)
+        return found
+
+    def __repr__(self) -> str:
+        return f"<ElsewhereTimes {self._route}: {len(self.times)} kinds of all routes>"

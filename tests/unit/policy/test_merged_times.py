@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.fleet.merged_times import MAX_BYTES, MAX_KINDS, MergedTimes, bound_times, merge_times
 from stayfast.policy.histogram import LogHistogram
+from stayfast.policy.merged_times import MAX_BYTES, MAX_KINDS, MergedTimes, bound_times, merge_times
 
 SECONDS = st.lists(st.floats(0.001, 100), max_size=30)
 
