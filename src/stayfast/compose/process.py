@@ -21,6 +21,8 @@ from stayfast.compose.caching import (
     restore_learned,
 )
 from stayfast.compose.engines import Engines, retire_engine
+from stayfast.compose.job_stores import open_job_stores
+from stayfast.compose.jobs import JobsHost, ProcessParts
 from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.events import LoopLag, Sink
@@ -64,12 +66,18 @@ class Process:
         self._loading = asyncio.Lock()
         self._system: System | None = None
         self._current: ActiveSystem | None = None
+        self._jobs: JobsHost | None = None
+        self._draining_at: float | None = None
 
     async def start(self, settings: Settings) -> ActiveSystem:
         """Build and start; engines become ready later. Raises ValueError or OSError if an engine cannot run here."""
         await self._observers.aggregate.start()
         if self._engine_addresses is None:
             await self._engines.start_missing(settings.engines)
+        observers = self._observers
+        parts = ProcessParts(self._clock, self._rng, observers.sink, self._warn_about_jobs, self._tasks.spawn)
+        self._jobs = JobsHost(settings, observers.current, parts, open_stores=open_job_stores,
+                              is_sweeper=observers.aggregate.peers.n == 0)
         system = self._build(settings, None)
         await self._purge_epochs(system, None)
         self._current = ActiveSystem(system)
@@ -78,6 +86,7 @@ class Process:
         if self._observers.worker_sync is not None:
             self._sharing = self._tasks.spawn(self._observers.worker_sync.run())
         self._observers.fleet.start(self._observers.aggregate, self._tasks.spawn)
+        await self._jobs.start()
         return self._current
 
     def make_hooks(self, on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> ServerHooks:
@@ -88,8 +97,16 @@ class Process:
                     on_reload=self._on_reload, start_trace=tracing.start_trace if tracing is not None else None,
                     held_bytes=self._observers.held)
 
+    def drain(self) -> None:
+        """Claim no more jobs."""
+        self._draining_at = self._clock.now()
+        if self._jobs is not None:
+            self._jobs.drain()
+
     async def stop(self) -> None:
-        """End probes, turns and engines."""
+        """End jobs, probes, turns and engines. Running jobs have the rest of the drain."""
+        if self._jobs is not None:
+            await self._jobs.stop(self._left_for_jobs_s())
         self._observers.aggregate.turns.cancel_all()
         for task in (self._probing, self._warming, self._watching, self._sharing, self._purging):
             if task is not None:
@@ -150,7 +167,18 @@ class Process:
         engines: dict[str, EngineEndpoint] = {name: self._engines[name] if engine_addresses is None else ParentEngine(name,
                                                                                                                 engine_addresses)
                                   for name in settings.engines}
-        return build(settings, self._observers, engines, self._clock, self._rng, old=old)
+        jobs = self._jobs.make_service(settings) if self._jobs is not None else None
+        return build(settings, self._observers, engines, self._clock, self._rng, old=old, jobs=jobs)
+
+    def _left_for_jobs_s(self) -> float:
+        """The rest of the drain. 0 without one, as after an error."""
+        if self._draining_at is None or self._system is None:
+            return 0.0
+        config = self._system.settings.server
+        return max(0.0, self._draining_at + config.grace_s + config.drain_s - self._clock.now())
+
+    def _warn_about_jobs(self, why: str) -> None:
+        self._observers.log.write_event("jobs_unavailable", level="warning", detail=why)
 
     async def _purge_epochs(self, system: System, old: System | None) -> None:
         """Drop the answers of old epochs; if a store does not respond in time, continue in the background."""
@@ -172,6 +200,8 @@ class Process:
         self._probing = self._tasks.spawn(system.prober.run())
         self._warming = self._tasks.spawn(system.refresher.run()) if system.refresher is not None else None
         self._system = system
+        if self._jobs is not None:
+            self._jobs.settings = system.settings
         self._observers.fleet.begin(system.settings, system.registry)
         if system.embedding is not None:
             self._tasks.spawn(self._load_embedder(system, system.embedding))
@@ -228,6 +258,7 @@ def serve(settings: Settings, *, siblings: WorkerPeers, n_workers: int, reload: 
                 observers.batch.flush()
                 observers.fleet.part.is_draining = True
                 observers.log.write_event("draining", worker=worker)
+                process.drain()
                 on_draining()
 
             status = await run(current, process.make_hooks(on_listening, draining), reuse_port=n_workers > 1)

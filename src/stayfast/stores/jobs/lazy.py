@@ -11,7 +11,7 @@ from typing import Any, cast
 from stayfast.core.clock import Clock
 from stayfast.core.events import JobStoreCalled, Sink
 from stayfast.stores.base import StoreUnavailable
-from stayfast.stores.jobs.base import JobStore, StoreFull
+from stayfast.stores.jobs.base import FileBodies, FileWriter, JobStore, StoreFull
 
 RETRY_S = 5.0
 _ITERATORS = frozenset(("batch_results",))  # methods that return an iterator
@@ -19,24 +19,30 @@ _UNMEASURED = frozenset(("wait", "close"))
 _OK, _FULL, _UNAVAILABLE = "ok", "full", "unavailable"
 
 
+OpenStores = tuple[JobStore, FileBodies]
+
+
 class LazyJobStore:
     """Passes every call to the store that `open_store` makes. Belongs to one loop."""
 
-    def __init__(self, open_store: Callable[[], Awaitable[JobStore]], clock: Clock, sink: Sink) -> None:
-        """open_store: raises StoreUnavailable."""
-        self._open_store = open_store
+    def __init__(self, open_stores: Callable[[], Awaitable[OpenStores]], clock: Clock, sink: Sink) -> None:
+        """open_stores: raises StoreUnavailable."""
+        self._open_stores = open_stores
         self._clock = clock
         self._sink = sink
         self._store: JobStore | None = None
+        self._files: FileBodies | None = None
         self._opening = asyncio.Lock()
         self._failed: tuple[float, str] | None = None  # instant and cause
 
     def as_store(self) -> JobStore:
         return cast("JobStore", self)
 
-    @property
-    def is_open(self) -> bool:
-        return self._store is not None
+    async def files(self) -> FileBodies:
+        """The contents of files. Raises StoreUnavailable."""
+        await self.open()
+        assert self._files is not None
+        return self._files
 
     async def open(self) -> JobStore:
         """Raises StoreUnavailable."""
@@ -47,7 +53,7 @@ class LazyJobStore:
                 if self._failed is not None and self._clock.now() - self._failed[0] < RETRY_S:
                     raise StoreUnavailable(self._failed[1])
                 try:
-                    self._store = await self._open_store()
+                    self._store, self._files = await self._open_stores()
                 except StoreUnavailable as error:
                     self._failed = (self._clock.now(), str(error))
                     raise
@@ -89,3 +95,20 @@ class LazyJobStore:
 
     def __repr__(self) -> str:
         return f"<LazyJobStore {self._store!r}>"
+
+
+class LazyFileBodies:
+    """The contents of files of a lazy store."""
+
+    def __init__(self, lazy: LazyJobStore) -> None:
+        self._lazy = lazy
+
+    async def create(self, file_id: str) -> FileWriter:
+        return await (await self._lazy.files()).create(file_id)
+
+    async def read(self, file_id: str, at: int = 0) -> AsyncIterator[bytes]:
+        async for part in (await self._lazy.files()).read(file_id, at):
+            yield part
+
+    async def delete(self, file_id: str) -> None:
+        await (await self._lazy.files()).delete(file_id)
