@@ -14,6 +14,7 @@ EVENT_STREAM = "text/event-stream; charset=utf-8"
 STREAM_HEADERS = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 KEEP_ALIVE = encode_comment("keep-alive")
 _DEFAULT_KEEPALIVE_S = 15.0
+RESULT_WAIT_S = 5.0  # the result is stored in the next commit after the last event
 
 
 class EventStream:
@@ -73,6 +74,8 @@ class EventStream:
     async def _encode(self, events: Sequence[JobEvent]) -> bytes:
         out = []
         for event in events:
+            if event.is_last:  # a client that has the last event finds the result
+                await self.service.wait(self.job.id, self.job.tenant, RESULT_WAIT_S)
             out.append(await self.encode_event(event))
             self.n_read = event.n
         return b"".join(out)

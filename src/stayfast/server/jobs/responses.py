@@ -148,7 +148,7 @@ class ResponseStream(EventStream):
         if not is_failure_event(event):
             return encode_response_event(event, self.job.id, self.job.created_at) if event.data else b""
         self.n_read = event.n - 1
-        return await self.encode_end(await self.service.wait(self.job.id, self.job.tenant, _DELETE_WAIT_S))
+        return await self.encode_end(await self.service.find(self.job.id, self.job.tenant))
 
     async def encode_end(self, job: Job) -> bytes:
         result = await self.service.result(job)
