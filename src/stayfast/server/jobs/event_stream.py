@@ -13,7 +13,7 @@ from stayfast.wire.sse import encode_comment
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 STREAM_HEADERS = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 KEEP_ALIVE = encode_comment("keep-alive")
-_DEFAULT_KEEPALIVE_S = 15.0
+STATE_CHECK_S = 2.0  # a job may end without a last event: cancelled or expired in the queue, or dead
 RESULT_WAIT_S = 5.0  # the result is stored in the next commit after the last event
 
 
@@ -52,14 +52,17 @@ class EventStream:
         return bool(before) and before[0].is_last
 
     async def _parts(self, events: Sequence[JobEvent]) -> AsyncIterator[bytes]:
-        wait_s = self._keepalive_s or _DEFAULT_KEEPALIVE_S
+        silent_s = 0.0
         while True:
             data = await self._encode(events)
             if data:
                 yield data
+                silent_s = 0.0
             if self._reader.is_over:
                 return
+            wait_s = min(STATE_CHECK_S, self._keepalive_s - silent_s) if self._keepalive_s else STATE_CHECK_S
             events = await self._reader.read(wait_s)
+            silent_s += wait_s
             if events or self._reader.is_over:
                 continue
             job = await self.service.find(self.job.id, self.job.tenant)
@@ -68,7 +71,8 @@ class EventStream:
                 if not events:
                     yield await self.encode_end(job)
                     return
-            elif self._keepalive_s:
+            elif self._keepalive_s and silent_s >= self._keepalive_s:
+                silent_s = 0.0
                 yield KEEP_ALIVE
 
     async def _encode(self, events: Sequence[JobEvent]) -> bytes:
