@@ -13,6 +13,7 @@ from stayfast.jobs.config import JobsConfig
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.testing import Fail, Script, SendText, SimLoop, Wait, run
+from stayfast.upstreams.base import AnswerStream, Call
 from tests.flow.jobs_rig import WORKER, JobsRig
 from tests.flow.rig import text_of
 
@@ -69,19 +70,19 @@ def test_a_job_is_in_explain_with_its_claim_and_wait() -> None:
     drive(main)
 
 
-def test_an_upstream_gets_the_job_as_idempotency_key() -> None:
+def test_upstream_gets_the_job_as_idempotency_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for every claim, in place of the client's own."""
     async def main(loop: SimLoop) -> None:
         rig = JobsRig(loop, [BUSY, ANSWER])
-        seen = []
+        seen: list[dict[str, str]] = []
         upstream = rig.scripted[0]
         opened = upstream.open
 
-        async def record(call: object) -> object:
-            seen.append(dict(call.headers))  # type: ignore[attr-defined]
-            return await opened(call)  # type: ignore[arg-type]
+        async def record(call: Call) -> AnswerStream:
+            seen.append(dict(call.headers))
+            return await opened(call)
 
-        upstream.open = record  # type: ignore[method-assign,assignment]
+        monkeypatch.setattr(upstream, "open", record)
         async with rig.running():
             job_id = await rig.submit(headers=(("idempotency-key", "mine"), ("x-tag", "1")))
             await rig.wait_for_end(job_id)

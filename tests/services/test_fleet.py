@@ -1,76 +1,17 @@
 """Gateways that share a Redis: who is alive, purges, and what happens without it."""
 
-import json
 import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.services.redis_server import RedisServer, redis_server
+from tests.services.fleet_rig import call, fleet, member, names_at, wait_for
 from tests.services.redis_traffic import ask, metric
-from tests.services.running import gateway
 
 pytestmark = pytest.mark.sockets
-PATIENCE_S = 20.0
-SETTINGS = """
-server: {host: 127.0.0.1}
-log: {requests: false}
-fleet: {url: "URL", gateway: NAME}
-upstreams:
-  quick:
-    kind: simulated
-    probe: false
-    ttft: {median_s: 0.01, sigma: 0}
-    gaps: {median_s: 0.001}
-    output: {median: 5, sigma: 0}
-routes:
-  chat: {upstreams: [quick], cache: {mode: exact, max_temperature: 1EPOCH}}
-"""
-
-
-@contextmanager
-def fleet(folder: Path, *names: str) -> Iterator[tuple[RedisServer, list[int]]]:
-    """A server, and the ports of gateways with these names."""
-    with ExitStack() as stack:
-        server = stack.enter_context(redis_server(folder))
-        yield server, [stack.enter_context(member(folder, name, server)) for name in names]
-
-
-@contextmanager
-def member(folder: Path, name: str, server: RedisServer, epoch: str = "") -> Iterator[int]:
-    """One gateway."""
-    its = folder / name
-    its.mkdir(exist_ok=True)
-    text = SETTINGS.replace("URL", server.url).replace("NAME", name)
-    with gateway(its, text.replace("EPOCH", f", epoch: {epoch}" if epoch else "")) as port:
-        yield port
-
-
-def call(port: int, path: str, method: str = "GET") -> dict[str, Any]:
-    """An administrator's request."""
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        answered: dict[str, Any] = json.load(answer)
-        return answered
-
-
-def names_at(port: int) -> list[str]:
-    """The gateways that one of them lists."""
-    return [row["id"].partition("~")[0] for row in call(port, "/admin/gateways")["data"]]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Until it holds."""
-    give_up_at = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.05)
 
 
 def test_fleet_lists_live_gateways(tmp_path: Path) -> None:

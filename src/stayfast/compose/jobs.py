@@ -130,7 +130,7 @@ class JobsHost:
     def _upkeep(self, store: JobStore) -> Iterator[Coroutine[Any, Any, None]]:
         """What one process of a gateway does for all: batches and webhooks."""
         parts, worker, service = self._parts, self.presence.worker, self.make_service(self.settings)
-        yield BatchCoordinator(service, worker, is_known_model=self._is_known_model,
+        yield BatchCoordinator(lambda: self.make_service(self.settings), worker, is_known_model=self._is_known_model,
                                get_terms=partial(line_terms, service.terms)).run()
         if self.config.webhooks:
             reports = cast("ReportStore", store)

@@ -57,10 +57,8 @@ class Process:
         self._rng = Random(os.urandom(16))
         self._tasks = ConnectionTasks(self.report)
         self._engines = Engines(observers.sink, self._clock, self._rng)
-        self._probing: asyncio.Task[None] | None = None
-        self._warming: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self._sharing: asyncio.Task[None] | None = None
+        self._of_system: list[asyncio.Task[None]] = []  # end with the system at a reload
+        self._of_process: list[asyncio.Task[None]] = []
         self._purging: asyncio.Task[None] | None = None  # purges old epochs
         self._reloading = asyncio.Lock()
         self._loading = asyncio.Lock()
@@ -82,11 +80,13 @@ class Process:
         await self._purge_epochs(system, None)
         self._current = ActiveSystem(system)
         self._begin(system)
-        self._watching = self._tasks.spawn(watch_loop(self._clock, self._observers.sink))
+        self._of_process.append(self._tasks.spawn(watch_loop(self._clock, self._observers.sink)))
         if self._observers.worker_sync is not None:
-            self._sharing = self._tasks.spawn(self._observers.worker_sync.run())
+            self._of_process.append(self._tasks.spawn(self._observers.worker_sync.run()))
         self._observers.fleet.start(self._observers.aggregate, self._tasks.spawn)
         await self._jobs.start()
+        if self._observers.leases is not None:
+            self._observers.leases.begin(self._tasks.spawn)
         return self._current
 
     def make_hooks(self, on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> ServerHooks:
@@ -108,10 +108,12 @@ class Process:
         if self._jobs is not None:
             await self._jobs.stop(self._left_for_jobs_s())
         self._observers.aggregate.turns.cancel_all()
-        for task in (self._probing, self._warming, self._watching, self._sharing, self._purging):
+        for task in (*self._of_system, *self._of_process, self._purging):
             if task is not None:
                 task.cancel()
         await self._observers.fleet.close(self._observers.aggregate)
+        if self._observers.leases is not None:
+            await self._observers.leases.close()
         for log in label_logs(self._system.gateway.router.routes) if self._system is not None else ():
             log.close()
         self._observers.aggregate.peers.close()
@@ -194,11 +196,11 @@ class Process:
                 await tried.wait()
 
     def _begin(self, system: System) -> None:
-        for task in (self._probing, self._warming):
-            if task is not None:
-                task.cancel()
-        self._probing = self._tasks.spawn(system.prober.run())
-        self._warming = self._tasks.spawn(system.refresher.run()) if system.refresher is not None else None
+        for task in self._of_system:
+            task.cancel()
+        self._of_system = [self._tasks.spawn(system.prober.run())]
+        if system.refresher is not None:
+            self._of_system.append(self._tasks.spawn(system.refresher.run()))
         self._system = system
         if self._jobs is not None:
             self._jobs.settings = system.settings

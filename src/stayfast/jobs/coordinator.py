@@ -62,15 +62,24 @@ class SupersededError(Exception):
 class BatchCoordinator:
     """One loop's. `worker`: the id of its claims."""
 
-    def __init__(self, service: JobService, worker: str, *, is_known_model: Callable[[str], bool], get_terms: GetTerms,
-                 max_line_bytes: int = MAX_LINE_BYTES) -> None:
-        self._service = service
-        self._store = service.store
+    def __init__(self, get_service: Callable[[], JobService], worker: str, *, is_known_model: Callable[[str], bool],
+                 get_terms: GetTerms, max_line_bytes: int = MAX_LINE_BYTES, chunk_lines: int = CHUNK) -> None:
+        """get_service: with the settings that are in force."""
+        self._get_service = get_service
+        self._store = get_service().store
         self._worker = worker
         self._is_known_model = is_known_model
         self._get_terms = get_terms
         self._max_line_bytes = max_line_bytes
-        self._lease_s = service.config.lease_s
+        self._chunk_lines = chunk_lines
+
+    @property
+    def _service(self) -> JobService:
+        return self._get_service()
+
+    @property
+    def _lease_s(self) -> float:
+        return self._get_service().config.lease_s
 
     async def run(self) -> None:
         """Run batches until cancelled."""
@@ -95,25 +104,24 @@ class BatchCoordinator:
         return True
 
     async def _advance(self, batch: Batch) -> None:
-        is_cancelling = batch.state is BatchState.CANCELLING
-        if batch.state is not BatchState.FINALIZING and (not batch.n_total or batch.n_inserted < batch.n_total):
-            try:
-                if not batch.n_total and not is_cancelling:
-                    batch = await self._validate(batch)
-                if not batch.state.is_final and batch.n_total:
-                    await self._insert(batch)
-            except KeyError:
-                await self._fail_without_input(batch)
-            if batch.n_total or not is_cancelling:
-                return
-        await self._finalize(batch)
+        is_cancelling = batch.state is BatchState.CANCELLING  # lines that are stored then are cancelled at once
+        if batch.state is not BatchState.VALIDATING and not (is_cancelling and batch.n_inserted < batch.n_total):
+            await self._finalize(batch)
+            return
+        try:
+            if not batch.n_total:
+                batch = await self._validate(batch)
+            if not batch.state.is_final:
+                await self._insert(batch)
+        except KeyError:
+            await self._fail_without_input(batch)
 
     async def _validate(self, batch: Batch) -> Batch:
         """Check the whole file; the batch then has `n_total`, or is FAILED."""
         config = self._service.config
         checker = LineChecker(batch.endpoint, self._is_known_model, max_lines=config.max_batch_lines,
                               max_line_bytes=self._max_line_bytes)
-        lease = Lease(self, batch)
+        lease = BatchLease(self, batch)
         async for n, line in self._read_lines(batch.input_file_id):
             checker.check(n, line)
             if checker.is_hopeless:
@@ -131,7 +139,7 @@ class BatchCoordinator:
 
     async def _insert(self, batch: Batch) -> None:
         """Store the lines that are not stored yet; workers run them at once."""
-        n_skipped, lease = 0, Lease(self, batch)
+        n_skipped, lease = 0, BatchLease(self, batch)
         chunk: list[BatchLine] = []
         n_bytes = 0
         async for n, raw in self._read_lines(batch.input_file_id):
@@ -141,7 +149,7 @@ class BatchCoordinator:
             chunk.append(read_line(n, raw))
             n_bytes += len(raw)
             await lease.turn()
-            if len(chunk) >= CHUNK or n_bytes >= CHUNK_BYTES:
+            if len(chunk) >= self._chunk_lines or n_bytes >= CHUNK_BYTES:
                 batch = lease.batch = await self._store_chunk(batch, chunk)
                 n_skipped += len(chunk)
                 chunk, n_bytes = [], 0
@@ -178,7 +186,7 @@ class BatchCoordinator:
         batch = msgspec.structs.replace(batch, finalizing_at=batch.finalizing_at or now)
         info = await self._store.find_file(batch.input_file_id)
         writer = ResultsWriter(self._service, batch, info.sha256 if info is not None else batch.id)
-        lease = Lease(self, batch)
+        lease = BatchLease(self, batch)
         try:
             async for job, result in self._store.batch_results(batch.id):
                 await writer.write(job, result)
@@ -222,7 +230,7 @@ class BatchCoordinator:
             yield numbered
 
 
-class Lease:
+class BatchLease:
     """The lease of a batch during a long step."""
 
     def __init__(self, coordinator: BatchCoordinator, batch: Batch) -> None:

@@ -42,6 +42,7 @@ GONE_AFTER_BEATS: Final = 3
 PURGE_WAIT_S: Final = 1.5  # for the other gateways to confirm
 PURGE_POLL_S: Final = 0.02
 REMEMBERED_S: Final = 60.0  # a restarted server lists the gateways one after another
+UNKNOWN: Final = "(unknown)"  # gateways, before the first exchange
 MAX_PENDING: Final = 100  # purges that wait for the server
 RETRY_S, RETRY_MAX_S = 0.5, 5.0
 
@@ -162,7 +163,7 @@ class FleetLink:
             self._pending.append(encode_message(msgspec.structs.replace(order, call="")))
             self._start_retrying()
             why = f"the server of shared state is unavailable ({error}); the purge is retried"
-            return RemotePurge([], dict.fromkeys(sorted(self._seen_at) or ["the other gateways"], why))
+            return RemotePurge([], dict.fromkeys(sorted(self._seen_at) or [UNKNOWN], why))
         results, ends_at = [], self._clock.now() + PURGE_WAIT_S
         while waiting and self._clock.now() < ends_at:
             for reply in await self._take_replies(call):
