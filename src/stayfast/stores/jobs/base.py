@@ -71,7 +71,7 @@ class JobStore(Protocol):
     """Jobs, their events and results, batches and the records of files."""
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        """Store jobs, all of them or none. A job whose id is stored already, or whose line of a batch is, is not stored again
+        """Store jobs, all of them or none. A job whose id or line of a batch is stored already is not stored again
         (`is_new` False, the stored job), so a submission can be repeated. A line of a batch that is CANCELLING or has ended
         is stored as CANCELLED.
         """
@@ -112,18 +112,20 @@ class JobStore(Protocol):
         """Cancel a job: at once if it is queued; a running one gets `is_cancelling`. Returns its new state."""
 
     async def retry_dead(self, job_id: str) -> Job | None:
-        """Put a failed, dead, expired or cancelled job back into the queue, without its result. None: unknown, or it has
-        another state, or the batch of its line is FINALIZING or has ended.
+        """Put a failed, dead, expired or cancelled job back into the queue, without its result and deadline. None: unknown,
+        or it has another state, or the batch of its line is FINALIZING or has ended.
         """
 
-    async def recover(self, worker: str) -> int:
+    async def recover(self, worker: str, *, max_claims: int = 3) -> int:
         """Put back the claims of a worker that is known to have died, before their leases end, and its claims of batches.
-        `worker` is a prefix: `host:` of an id `host:boot:number`. Returns how many jobs.
+        `worker` is a prefix: `host:` of an id `host:boot:number`. As in `sweep`, a job whose workers have died
+        `max_claims` times ends as DEAD, so that one that kills its worker does not run for ever. Returns how many jobs.
         """
 
     async def sweep(self, *, max_claims: int) -> SweepReport:
-        """Put jobs with ended leases back into the queue, or end them as DEAD after `max_claims` claims; end expired jobs;
-        purge what is over. Bounded work: call it again if it reports much.
+        """Put jobs with ended leases back into the queue, or end them as DEAD when `max_claims` workers have died with them
+        (claims that were released do not count; `retry_dead` starts anew); end expired jobs; purge what is over. Lines of a
+        batch stay until the batch has ended. Bounded work: call it again if it reports much.
         """
 
     async def depths(self) -> list[QueueDepth]:
