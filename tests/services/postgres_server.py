@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.absent import absent
 from tests.ports import free_port
@@ -46,7 +47,7 @@ class PostgresServer:
     def create(self) -> None:
         """An empty database."""
         if self._user is not None:
-            _open_way(self._folder, self._user)
+            os.chown(self._folder, self._user, -1)
         subprocess.run([self._programs / "initdb", "-D", self._data, "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C"],
                        check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, cwd=self._folder, user=self._user)
 
@@ -116,25 +117,21 @@ def _server_user() -> int | None:
     raise AssertionError("neither a user postgres nor nobody")
 
 
-def _open_way(folder: Path, user: int) -> None:
-    """The server's user owns the folder, and may pass the folders above it, which are pytest's."""
-    os.chown(folder, user, -1)
-    for parent in folder.parents:
-        if parent.stat().st_uid == os.geteuid() and not parent.stat().st_mode & 0o001:
-            parent.chmod(parent.stat().st_mode | 0o011)
-
-
 def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @contextmanager
-def postgres_server(folder: Path) -> Iterator[PostgresServer]:
-    """A running one. STAYFAST_TEST_POSTGRES names another folder of programs."""
-    server = PostgresServer(find_postgres(), folder)
-    server.create()
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
+def postgres_server() -> Iterator[PostgresServer]:
+    """A running one. STAYFAST_TEST_POSTGRES names another folder of programs. Its data is not in pytest's folder, which only
+    the user who runs the tests may enter.
+    """
+    programs = find_postgres()
+    with TemporaryDirectory(prefix="stayfast-postgres-") as folder:
+        server = PostgresServer(programs, Path(folder))
+        server.create()
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()

@@ -1,7 +1,7 @@
 """Waiters of topics in one process.
 
-A notification that arrives between a reader's look-up and its `wait` would be lost, and the reader would sleep until its next
-poll. So each look-up marks its topic, and `wait` returns at once if the topic was notified since that mark.
+A notification that arrives between a reader's look-up and its `wait` would be lost, and the reader would sleep until its
+next poll. So each look-up marks its topic, and `wait` returns at once if the topic was notified since that mark.
 """
 
 import asyncio

@@ -9,28 +9,29 @@ from msgspec.structs import replace
 from stayfast.core.jobs import Batch, BatchState, Job, JobResult, JobState
 from stayfast.core.types import Usage
 from stayfast.stores.base import StoreUnavailable
-from stayfast.stores.jobs.postgres.connections import PostgresPool, to_text
-from stayfast.stores.jobs.postgres.ends import ENDED_BATCHES, JobEnd, end_jobs
-from stayfast.stores.jobs.postgres.queue import STEP
+from stayfast.stores.jobs.postgres.connections import PostgresPool, make_sql, to_text
+from stayfast.stores.jobs.postgres.ends import ENDED_BATCHES, JobEnd, end_queued
 from stayfast.stores.jobs.postgres.records import JOB_COLUMNS, JOB_TABLES, build_job, build_result, encode
-from stayfast.stores.jobs.postgres.schema import RUNNING
 
-_PAGE: Final = 200  # lines whose results are read at a time
 _decode: Final = msgspec.msgpack.Decoder(Batch).decode
-_COLUMNS: Final = """record, state, n_total, n_completed, n_failed, n_cancelled, n_expired, usage, finalizing_at, cancelling_at,
-    token"""
-_FIND: Final = f"SELECT {_COLUMNS} FROM stayfast_batches WHERE id = $1"
-_FIND_BY_KEY: Final = f"SELECT {_COLUMNS} FROM stayfast_batches WHERE tenant = $1 AND idempotency_key = $2"
-_CREATE: Final = f"""
-INSERT INTO stayfast_batches (id, door, tenant, idempotency_key, state, record, n_total, finalizing_at, cancelling_at, drop_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING RETURNING {_COLUMNS}"""
-_CLAIM: Final = f"""
+_COLUMNS: Final = """record, state, n_total, n_completed, n_failed, n_cancelled, n_expired, usage, finalizing_at,
+    cancelling_at, token"""
+_FIND: Final = make_sql("SELECT {columns} FROM stayfast_batches WHERE id = $1", columns=_COLUMNS)
+_FIND_BY_KEY: Final = make_sql("SELECT {columns} FROM stayfast_batches WHERE tenant = $1 AND idempotency_key = $2",
+                               columns=_COLUMNS)
+_LIST: Final = """
+SELECT {columns} FROM stayfast_batches WHERE tenant = $1 AND door = ANY($2::text[]) {after} ORDER BY seq {order} LIMIT $3"""
+_CREATE: Final = make_sql("""
+INSERT INTO stayfast_batches (id, door, tenant, idempotency_key, state, record, n_total, finalizing_at, cancelling_at,
+                              drop_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING RETURNING {columns}""", columns=_COLUMNS)
+_CLAIM: Final = make_sql("""
 UPDATE stayfast_batches SET token = token + 1, worker = $1, lease_until = (SELECT stayfast_now()) + $2 WHERE id = (
   SELECT id FROM stayfast_batches b WHERE state IN ('validating', 'finalizing', 'cancelling')
     AND (lease_until IS NULL OR lease_until <= (SELECT stayfast_now()))
     AND (state <> 'cancelling' OR NOT EXISTS (SELECT 1 FROM stayfast_queue q WHERE q.batch_id = b.id))
   ORDER BY seq LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
-RETURNING {_COLUMNS}"""
+RETURNING {columns}""", columns=_COLUMNS)
 _UPDATE: Final = """
 UPDATE stayfast_batches SET record = $3, n_total = $4, drop_at = $5,
   state = CASE WHEN $6 IN ('validating', 'in_progress') AND state = 'cancelling' THEN state
@@ -44,18 +45,21 @@ WHERE id = $1 AND token = $2 RETURNING id"""
 _CANCEL: Final = """
 UPDATE stayfast_batches SET state = 'cancelling', cancelling_at = (SELECT stayfast_now())
 WHERE id = $1 AND state IN ('validating', 'in_progress') RETURNING id"""
-_QUEUED_LINES: Final = f"""
-SELECT job_id, token FROM stayfast_queue WHERE batch_id = $1 AND state <> {RUNNING} LIMIT {STEP}"""
-_MARK_LINES: Final = f"""
-UPDATE stayfast_queue SET is_cancelling = true WHERE batch_id = $1 AND state = {RUNNING} AND NOT is_cancelling"""
-_RESULTS: Final = f"""
-SELECT {JOB_COLUMNS}, e.status_code, e.body, e.request_id, e.upstream, e.usage, e.cost_usd, e.job_id FROM {JOB_TABLES}
-WHERE j.batch_id = $1 AND j.line > $2 ORDER BY j.line LIMIT {_PAGE}"""
+_QUEUED_LINES: Final = """
+SELECT job_id, token FROM stayfast_queue WHERE batch_id = $1 AND state <> 2 LIMIT 500"""
+_MARK_LINES: Final = """
+UPDATE stayfast_queue SET is_cancelling = true WHERE batch_id = $1 AND state = 2 AND NOT is_cancelling"""
+_RESULTS: Final = make_sql("""
+SELECT {columns}, e.status_code, e.body, e.request_id, e.upstream, e.usage, e.cost_usd, e.job_id FROM {tables}
+WHERE j.batch_id = $1 AND j.line > $2 ORDER BY j.line LIMIT 200""", columns=JOB_COLUMNS, tables=JOB_TABLES)
+_INTERRUPTED: Final = """
+SELECT id FROM stayfast_batches b WHERE state = 'cancelling'
+  AND EXISTS (SELECT 1 FROM stayfast_queue q WHERE q.batch_id = b.id AND q.state <> 2) LIMIT 5"""
 _DELETE: Final = "DELETE FROM stayfast_ends WHERE job_id = ANY($1::text[]) RETURNING job_id"
 _DELETE_EVENTS: Final = "DELETE FROM stayfast_events WHERE job_id = ANY($1::text[])"
 _DELETE_JOBS: Final = "DELETE FROM stayfast_jobs WHERE id = ANY($1::text[])"
-_OVER: Final = f"""
-SELECT job_id FROM stayfast_ends WHERE expires_at <= (SELECT stayfast_now()) ORDER BY expires_at LIMIT {STEP}"""
+_OVER: Final = """
+SELECT job_id FROM stayfast_ends WHERE expires_at <= (SELECT stayfast_now()) ORDER BY expires_at LIMIT 500"""
 _OVER_BATCHES: Final = "SELECT id FROM stayfast_batches WHERE drop_at <= (SELECT stayfast_now()) LIMIT 5"
 
 
@@ -68,8 +72,8 @@ class PostgresBatches:
     async def create_batch(self, batch: Batch) -> tuple[Batch, bool]:
         key = None if batch.idempotency_key is None else batch.idempotency_key.encode("utf-8", "surrogatepass")
         row = await self._pool.fetch_row(
-            _CREATE, to_text(batch.id), str(batch.door), batch.tenant or "", key, str(batch.state), encode(batch), batch.n_total,
-            batch.finalizing_at, batch.cancelling_at, batch.drop_at)
+            _CREATE, to_text(batch.id), str(batch.door), batch.tenant or "", key, str(batch.state), encode(batch),
+            batch.n_total, batch.finalizing_at, batch.cancelling_at, batch.drop_at)
         if row is not None:
             return _build_batch(row), True
         earlier = await self._pool.fetch_row(_FIND, to_text(batch.id))
@@ -90,9 +94,8 @@ class PostgresBatches:
         after = ""
         if after_id is not None:
             values.append(to_text(after_id))
-            after = f"AND seq {sign} (SELECT seq FROM stayfast_batches WHERE id = $4)"
-        rows = await self._pool.fetch(f"SELECT {_COLUMNS} FROM stayfast_batches WHERE tenant = $1 AND door = ANY($2::text[]) "
-                                      f"{after} ORDER BY seq {order} LIMIT $3", *values)
+            after = make_sql("AND seq {sign} (SELECT seq FROM stayfast_batches WHERE id = $4)", sign=sign)
+        rows = await self._pool.fetch(make_sql(_LIST, columns=_COLUMNS, after=after, order=order), *values)
         batches = [_build_batch(row) for row in rows]
         return batches if is_forward else batches[::-1]
 
@@ -116,7 +119,7 @@ class PostgresBatches:
         while True:
             ends = [JobEnd(row["job_id"], row["token"], JobState.CANCELLED, "batch_cancelled") for row in rows]
             if ends:
-                await self._pool.run_transaction(lambda connection, ends=ends: end_jobs(connection, ends, is_running=False))
+                await end_queued(self._pool, ends)
             else:
                 await self._pool.fetch(_MARK_LINES, batch_id)
             was_empty = not rows
@@ -126,8 +129,7 @@ class PostgresBatches:
 
     async def cancel_interrupted(self) -> None:
         """Go on with cancellations whose process died."""
-        for row in await self._pool.fetch("SELECT id FROM stayfast_batches b WHERE state = 'cancelling' AND EXISTS (SELECT 1 "
-                                          f"FROM stayfast_queue q WHERE q.batch_id = b.id AND q.state <> {RUNNING}) LIMIT 5"):
+        for row in await self._pool.fetch(_INTERRUPTED):
             await self._cancel_lines(row["id"])
 
     async def delete_batch(self, batch_id: str) -> bool:
@@ -140,7 +142,7 @@ class PostgresBatches:
     async def _drop_batch(self, batch_id: str) -> int:
         """The lines first: a batch that is found has all of its deletion still to come. Returns how many records."""
         n_lines = 0
-        while rows := await self._pool.fetch(f"SELECT id FROM stayfast_jobs WHERE batch_id = $1 LIMIT {STEP}", batch_id):
+        while rows := await self._pool.fetch("SELECT id FROM stayfast_jobs WHERE batch_id = $1 LIMIT 500", batch_id):
             await self._delete_jobs([row["id"] for row in rows])
             n_lines += len(rows)
         await self._pool.fetch("DELETE FROM stayfast_batches WHERE id = $1", batch_id)

@@ -228,6 +228,13 @@ def _name_error(error: BaseException) -> str:
     return type(error).__name__ if code is None else f"{type(error).__name__} ({code[:_CODE_CHARACTERS]})"
 
 
+def make_sql(template: str, **parts: str) -> str:
+    """A statement with its parts `{name}` filled in. Values of users are never parts: they are parameters."""
+    for name, part in parts.items():
+        template = template.replace(f"{{{name}}}", part)
+    return template
+
+
 def to_text(value: str) -> str:
     """Text that PostgreSQL can store: without zero bytes and lone surrogates."""
     return value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()

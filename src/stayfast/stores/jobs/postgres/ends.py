@@ -1,7 +1,7 @@
 """Everything that ends a job: its row leaves the queue, its result appears, its batch counts it, in one transaction.
 
-Locks are taken in the order batches, queue, tenants, and in the order of ids within each, so that two transactions do not wait
-for each other.
+Locks are taken in the order batches, queue, tenants, and in the order of ids within each, so that two transactions do not
+wait for each other.
 """
 
 from collections import defaultdict
@@ -13,9 +13,8 @@ import msgspec
 
 from stayfast.core.jobs import BatchState, JobResult, JobState
 from stayfast.core.types import Usage
-from stayfast.stores.jobs.postgres.connections import columns, to_text
+from stayfast.stores.jobs.postgres.connections import PostgresPool, columns, to_text
 from stayfast.stores.jobs.postgres.records import encode
-from stayfast.stores.jobs.postgres.schema import RUNNING
 
 CANCELLED, EXPIRED, DEAD, COMPLETED = JobState.CANCELLED, JobState.EXPIRED, JobState.DEAD, JobState.COMPLETED
 _LOCK_BATCHES: Final = """
@@ -23,9 +22,9 @@ SELECT id, state FROM stayfast_batches WHERE id = ANY(ARRAY(
   SELECT batch_id FROM stayfast_queue WHERE job_id = ANY($1::text[]) AND batch_id IS NOT NULL)) ORDER BY id
 FOR NO KEY UPDATE"""
 # $2: the tokens by job, as JSON: a look-up in it takes no time that grows with the number of jobs.
-_DELETE: Final = f"""
+_DELETE: Final = """
 DELETE FROM stayfast_queue q WHERE q.job_id = ANY($1::text[]) AND q.token = ($2::jsonb ->> q.job_id)::integer
-  AND (q.state = {RUNNING}) = $3 AND (NOT $4 OR q.lease_until <= (SELECT stayfast_now()))
+  AND (q.state = 2) = $3 AND (NOT $4 OR q.lease_until <= (SELECT stayfast_now()))
 RETURNING q.job_id, q.seq, q.batch_id, q.n_failures, q.worker, q.started_at, q.keep_s, q.model, q.rank, q.tenant, q.cost,
   (SELECT stayfast_now()) AS now"""
 _INSERT: Final = """
@@ -39,7 +38,8 @@ N_END_COLUMNS: Final = 16
 _COUNT: Final = """
 UPDATE stayfast_batches SET n_completed = n_completed + $2, n_failed = n_failed + $3, n_cancelled = n_cancelled + $4,
   n_expired = n_expired + $5,
-  usage = ARRAY(SELECT coalesce(a, 0) + coalesce(b, 0) FROM unnest(usage, $6::bigint[]) WITH ORDINALITY u(a, b, n) ORDER BY n)
+  usage = ARRAY(SELECT coalesce(a, 0) + coalesce(b, 0) FROM unnest(usage, $6::bigint[]) WITH ORDINALITY u(a, b, n)
+                ORDER BY n)
 WHERE id = $1"""
 _COUNT_FINAL: Final = """
 UPDATE stayfast_batches SET state = 'finalizing', finalizing_at = (SELECT stayfast_now())
@@ -90,6 +90,11 @@ async def end_jobs(connection: Any, ends: Sequence[JobEnd], *, is_running: bool 
     return {row["job_id"] for row in rows}
 
 
+async def end_queued(pool: PostgresPool, ends: Sequence[JobEnd]) -> set[str]:
+    """End jobs that do not run, in a transaction of their own."""
+    return await pool.run_transaction(lambda connection: end_jobs(connection, ends, is_running=False))
+
+
 async def finish_jobs(connection: Any, results: Sequence[JobResult]) -> list[bool]:
     """End jobs with results: True for those that ended now, or earlier by the same claim."""
     replies: dict[int, bool] = {}
@@ -137,7 +142,8 @@ async def _count(connection: Any, rows: Iterable[Any], ends: Mapping[str, JobEnd
         end = ends[row["job_id"]]
         counts[batch_id][count_index(end.state)] += 1
         if end.result is not None and end.result.usage is not None:
-            usages[batch_id] = [a + b for a, b in zip(usages[batch_id], msgspec.structs.astuple(end.result.usage), strict=True)]
+            used = msgspec.structs.astuple(end.result.usage)
+            usages[batch_id] = [a + b for a, b in zip(usages[batch_id], used, strict=True)]
     for batch_id in sorted(counts):
         await connection.execute(_COUNT, batch_id, *counts[batch_id], usages[batch_id])
     if counts:

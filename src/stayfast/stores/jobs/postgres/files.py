@@ -9,14 +9,22 @@ import msgspec
 
 from stayfast.core.jobs import FileInfo
 from stayfast.stores.base import StoreUnavailable
-from stayfast.stores.jobs.postgres.connections import PostgresPool, to_text
+from stayfast.stores.jobs.postgres.connections import PostgresPool, make_sql, to_text
 from stayfast.stores.jobs.postgres.records import encode
 
 PART_BYTES: Final = 256 * 1024
 ABANDONED_S: Final = 86_400.0  # after this an incomplete writing is deleted
-_DELETE_STEP: Final = 64  # parts
 _decode: Final = msgspec.msgpack.Decoder(FileInfo).decode
-_IS_STORED: Final = "(expires_at IS NULL OR expires_at > (SELECT stayfast_now()))"
+_FIND: Final = """
+SELECT record FROM stayfast_files WHERE id = $1 AND (expires_at IS NULL OR expires_at > (SELECT stayfast_now()))"""
+_LIST: Final = """
+SELECT record FROM stayfast_files WHERE tenant = $1 AND (expires_at IS NULL OR expires_at > (SELECT stayfast_now()))
+  {conditions} ORDER BY seq {order} LIMIT $2"""
+_INSERT: Final = """
+INSERT INTO stayfast_files (id, tenant, purpose, expires_at, record) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING"""
+_DELETE_PARTS: Final = """
+DELETE FROM stayfast_parts WHERE write_id = $1 AND n = ANY(ARRAY(
+  SELECT n FROM stayfast_parts WHERE write_id = $1 LIMIT 64)) RETURNING n"""
 # Not durable by itself: `commit` syncs the log, which contains all parts before it.
 _WRITE: Final = """
 WITH o AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
@@ -30,27 +38,26 @@ class PostgresFileRecords:
         self._pool = pool
 
     async def add_file(self, info: FileInfo) -> None:
-        await self._pool.fetch("INSERT INTO stayfast_files (id, tenant, purpose, expires_at, record) VALUES ($1, $2, $3, $4, $5) "
-                               "ON CONFLICT DO NOTHING", to_text(info.id), info.tenant or "", to_text(info.purpose),
-                               info.expires_at, encode(info))
+        await self._pool.fetch(_INSERT, to_text(info.id), info.tenant or "", to_text(info.purpose), info.expires_at,
+                               encode(info))
 
     async def find_file(self, file_id: str) -> FileInfo | None:
-        row = await self._pool.fetch_row(f"SELECT record FROM stayfast_files WHERE id = $1 AND {_IS_STORED}", to_text(file_id))
+        row = await self._pool.fetch_row(_FIND, to_text(file_id))
         return None if row is None else _decode(row["record"])
 
     async def list_files(self, tenant: str | None, purpose: str | None, after_id: str | None, limit: int, *,
                          newest_first: bool = True) -> list[FileInfo]:
         sign, order = ("<", "DESC") if newest_first else (">", "ASC")
         values: list[object] = [tenant or "", limit]
-        conditions = ["tenant = $1", _IS_STORED]
+        conditions = ""
         if purpose is not None:
             values.append(to_text(purpose))
-            conditions.append(f"purpose = ${len(values)}")
+            conditions += f" AND purpose = ${len(values)}"
         if after_id is not None:
             values.append(to_text(after_id))
-            conditions.append(f"seq {sign} (SELECT seq FROM stayfast_files WHERE id = ${len(values)})")
-        rows = await self._pool.fetch(f"SELECT record FROM stayfast_files WHERE {' AND '.join(conditions)} ORDER BY seq {order} "
-                                      "LIMIT $2", *values)
+            conditions += make_sql(" AND seq {sign} (SELECT seq FROM stayfast_files WHERE id = {id})", sign=sign,
+                                   id=f"${len(values)}")
+        rows = await self._pool.fetch(make_sql(_LIST, conditions=conditions, order=order), *values)
         return [_decode(row["record"]) for row in rows]
 
     async def delete_file(self, file_id: str) -> bool:
@@ -142,8 +149,7 @@ class PostgresFileWriter:
 
 async def delete_writing(pool: PostgresPool, write_id: str) -> None:
     """Delete a writing that is invisible: its parts in steps, then its row."""
-    while await pool.fetch("DELETE FROM stayfast_parts WHERE write_id = $1 AND n = ANY(ARRAY(SELECT n FROM stayfast_parts "
-                           f"WHERE write_id = $1 LIMIT {_DELETE_STEP})) RETURNING n", write_id):
+    while await pool.fetch(_DELETE_PARTS, write_id):
         pass
     await pool.fetch("DELETE FROM stayfast_bodies WHERE write_id = $1", write_id)
 

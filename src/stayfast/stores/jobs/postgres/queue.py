@@ -1,83 +1,93 @@
 """Claims and what a worker does with them: extend, release, finish; cancellation, retry, recovery, expiry and purge.
 
-A claim is one statement that locks rows with SKIP LOCKED, so workers do not wait for each other. Jobs that are due later have
-a state of their own outside the index of claims; claims move them into it when they are due.
+A claim is one statement that locks rows with SKIP LOCKED, so workers do not wait for each other. Jobs that are due later
+have a state of their own outside the index of claims; claims move them into it when they are due.
 """
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any, Final
 
 import msgspec
 
 from stayfast.core.jobs import ClaimedJob, Job, JobResult, JobState, NewJob, Release, Submitted
 from stayfast.stores.jobs.base import Heartbeat, HeldJob
-from stayfast.stores.jobs.postgres.connections import PostgresPool, columns, to_text
+from stayfast.stores.jobs.postgres.connections import PostgresPool, columns, make_sql, to_text
 from stayfast.stores.jobs.postgres.ends import COUNT_COLUMNS, JobEnd, count_index, end_jobs, finish_jobs
 from stayfast.stores.jobs.postgres.groups import CallGroups
-from stayfast.stores.jobs.postgres.records import JOB_COLUMNS, JOB_TABLES, build_job, decode_new_job, from_new_job
-from stayfast.stores.jobs.postgres.schema import DEFERRED, READY, RUNNING
+from stayfast.stores.jobs.postgres.records import FIND_JOB, build_job, decode_new_job, from_new_job
 from stayfast.stores.jobs.postgres.submissions import submit_jobs
 
 STEP: Final = 500  # rows of one transaction of maintenance
 _CANCELLED: Final = "cancelled"
 # Two ranges of two indexes: aged jobs, then the others in their order. The inner limits make each a short index scan.
-_CLAIM: Final = f"""
+# Nothing is claimed if jobs have become due, unless $5: they may run before others.
+_CLAIM: Final = """
 WITH t AS MATERIALIZED (SELECT stayfast_now() AS now),
-room AS MATERIALIZED (SELECT * FROM unnest($1::text[], $2::integer[]) AS r(model, n)),
+due AS MATERIALIZED (SELECT NOT $5 AND EXISTS (
+  SELECT 1 FROM stayfast_queue WHERE state = 0 AND run_at <= (SELECT now FROM t)) AS is_due),
+room AS MATERIALIZED (
+  SELECT r.* FROM unnest($1::text[], $2::integer[]) AS r(model, n) WHERE NOT (SELECT is_due FROM due)),
 aged AS MATERIALIZED (
   SELECT r.model, s.job_id FROM room r CROSS JOIN LATERAL (
-    SELECT q.job_id FROM stayfast_queue q WHERE q.model = r.model AND q.state = {READY} AND q.aged_at < 'Infinity'
+    SELECT q.job_id FROM stayfast_queue q WHERE q.model = r.model AND q.state = 1 AND q.aged_at < 'Infinity'
       AND q.aged_at <= (SELECT now FROM t) AND q.deadline_at > (SELECT now FROM t)
     ORDER BY q.aged_at, q.seq LIMIT r.n FOR UPDATE SKIP LOCKED) s),
 others AS MATERIALIZED (
   SELECT s.job_id FROM room r CROSS JOIN LATERAL (
-    SELECT q.job_id FROM stayfast_queue q WHERE q.model = r.model AND q.state = {READY}
+    SELECT q.job_id FROM stayfast_queue q WHERE q.model = r.model AND q.state = 1
       AND q.aged_at > (SELECT now FROM t) AND q.deadline_at > (SELECT now FROM t)
     ORDER BY q.rank, q.vft, q.deadline_at, q.seq LIMIT r.n - (SELECT count(*) FROM aged a WHERE a.model = r.model)
     FOR UPDATE SKIP LOCKED) s),
 claimed AS (
-  UPDATE stayfast_queue q SET state = {RUNNING}, token = q.token + 1, worker = $3, lease_until = (SELECT now FROM t) + $4,
+  UPDATE stayfast_queue q SET state = 2, token = q.token + 1, worker = $3, lease_until = (SELECT now FROM t) + $4,
     started_at = (SELECT now FROM t)
-  WHERE q.job_id = ANY(ARRAY(SELECT job_id FROM aged UNION ALL SELECT job_id FROM others)) AND q.state = {READY}
+  WHERE q.job_id = ANY(ARRAY(SELECT job_id FROM aged UNION ALL SELECT job_id FROM others)) AND q.state = 1
   RETURNING q.*)
-SELECT c.*, j.record, j.body, c.aged_at <= (SELECT now FROM t) AS is_aged
-FROM claimed c CROSS JOIN LATERAL (SELECT record, body FROM stayfast_jobs WHERE id = c.job_id LIMIT 1) j"""
+SELECT d.is_due, c.*, j.record, j.body, c.aged_at <= (SELECT now FROM t) AS is_aged
+FROM due d LEFT JOIN claimed c ON true
+  LEFT JOIN LATERAL (SELECT record, body FROM stayfast_jobs WHERE id = c.job_id LIMIT 1) j ON true"""
 # Not durable, and therefore quick: if it is lost, one claim later it is right again.
 _ADVANCE: Final = """
 WITH o AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
 INSERT INTO stayfast_virtual_times AS own (model, rank, v)
 SELECT g.* FROM unnest($1::text[], $2::smallint[], $3::float8[]) AS g(model, rank, v), o ORDER BY 1, 2
 ON CONFLICT (model, rank) DO UPDATE SET v = EXCLUDED.v WHERE own.v < EXCLUDED.v"""
-_PROMOTE: Final = f"""
-UPDATE stayfast_queue SET state = {READY} WHERE state = {DEFERRED} AND job_id = ANY(ARRAY(
-  SELECT job_id FROM stayfast_queue WHERE state = {DEFERRED} AND run_at <= (SELECT stayfast_now())
-  ORDER BY run_at LIMIT {STEP} FOR UPDATE SKIP LOCKED)) RETURNING job_id"""
-_EXTEND: Final = f"""
+_PROMOTE: Final = """
+UPDATE stayfast_queue SET state = 1 WHERE state = 0 AND job_id = ANY(ARRAY(
+  SELECT job_id FROM stayfast_queue WHERE state = 0 AND run_at <= (SELECT stayfast_now())
+  ORDER BY run_at LIMIT 500 FOR UPDATE SKIP LOCKED)) RETURNING job_id"""
+_EXTEND: Final = """
 UPDATE stayfast_queue SET lease_until = (SELECT stayfast_now()) + $3
-WHERE job_id = ANY($1::text[]) AND state = {RUNNING} AND token = ($2::jsonb ->> job_id)::integer
+WHERE job_id = ANY($1::text[]) AND state = 2 AND token = ($2::jsonb ->> job_id)::integer
 RETURNING job_id, is_cancelling"""
-_RELEASE: Final = f"""
-UPDATE stayfast_queue SET state = CASE WHEN $3::float8 > (SELECT stayfast_now()) THEN {DEFERRED} ELSE {READY} END,
+_RELEASE: Final = """
+UPDATE stayfast_queue SET state = CASE WHEN $3::float8 > (SELECT stayfast_now()) THEN 0 ELSE 1 END,
   run_at = $3, worker = NULL, lease_until = NULL, n_failures = n_failures + $4, why = $5
-WHERE job_id = $1 AND token = $2 AND state = {RUNNING} AND NOT is_cancelling RETURNING job_id"""
-_MARK: Final = f"UPDATE stayfast_queue SET is_cancelling = true WHERE job_id = $1 AND state = {RUNNING} RETURNING job_id"
-_LOST: Final = f"SELECT job_id, token, is_cancelling, n_lost FROM stayfast_queue WHERE state = {RUNNING} AND "
-_LAPSED: Final = f"{_LOST} lease_until <= (SELECT stayfast_now()) LIMIT {STEP}"
-_OF_WORKER: Final = f"{_LOST} starts_with(worker, $1) LIMIT {STEP}"
-_REQUEUE: Final = f"""
-UPDATE stayfast_queue SET state = {READY}, run_at = 0, worker = NULL, lease_until = NULL, n_lost = n_lost + 1
-WHERE job_id = ANY($1::text[]) AND state = {RUNNING} AND token = ($2::jsonb ->> job_id)::integer
+WHERE job_id = $1 AND token = $2 AND state = 2 AND NOT is_cancelling RETURNING job_id"""
+_COUNT_FAILURE: Final = """
+UPDATE stayfast_queue SET n_failures = n_failures + $3
+WHERE job_id = $1 AND token = $2 AND state = 2 AND is_cancelling RETURNING job_id"""
+_MARK: Final = "UPDATE stayfast_queue SET is_cancelling = true WHERE job_id = $1 AND state = 2 RETURNING job_id"
+_LAPSED: Final = """
+SELECT job_id, token, is_cancelling, n_lost FROM stayfast_queue
+WHERE state = 2 AND lease_until <= (SELECT stayfast_now()) LIMIT 500"""
+_OF_WORKER: Final = """
+SELECT job_id, token, is_cancelling, n_lost FROM stayfast_queue WHERE state = 2 AND starts_with(worker, $1) LIMIT 500"""
+_REQUEUE: Final = """
+UPDATE stayfast_queue SET state = 1, run_at = 0, worker = NULL, lease_until = NULL, n_lost = n_lost + 1
+WHERE job_id = ANY($1::text[]) AND state = 2 AND token = ($2::jsonb ->> job_id)::integer
   AND (NOT $3 OR lease_until <= (SELECT stayfast_now())) RETURNING job_id"""
-_EXPIRED: Final = f"""
+_EXPIRED: Final = """
 SELECT job_id, token FROM stayfast_queue WHERE deadline_at < 'Infinity' AND deadline_at <= (SELECT stayfast_now())
-  AND state <> {RUNNING} ORDER BY deadline_at LIMIT {STEP}"""
+  AND state <> 2 ORDER BY deadline_at LIMIT 500"""
 _RETRIED: Final = """
 DELETE FROM stayfast_ends WHERE job_id = $1 AND state IN ('failed', 'dead', 'expired', 'cancelled')
 RETURNING state, token, seq, (SELECT stayfast_now()) AS now"""
-_PUT_BACK: Final = f"""
+_PUT_BACK: Final = """
 INSERT INTO stayfast_queue (job_id, seq, state, model, tenant, batch_id, rank, vft, cost, n_tokens, created_at, run_at,
                             deadline_at, aged_at, keep_s, token)
-VALUES ($1, $2, {READY}, $3, $4, $5, $6, coalesce((SELECT v FROM stayfast_virtual_times WHERE model = $3 AND rank = $6), 0),
+VALUES ($1, $2, 1, $3, $4, $5, $6, coalesce((SELECT v FROM stayfast_virtual_times WHERE model = $3 AND rank = $6), 0),
         0, $7, $8, 0, 'Infinity', $9, $10, $11)"""
 
 
@@ -108,15 +118,16 @@ class PostgresQueue:
         free = {to_text(model): n for model, n in room.items() if n > 0}
         if not free:
             return []
-        rows = await self._claim(worker, free, lease_s)
-        if len(rows) < sum(free.values()) and await self._pool.fetch(_PROMOTE):
-            for row in rows:
-                free[row["model"]] -= 1
-            rows += await self._claim(worker, free, lease_s)
-        return [_build_claim(row) for row in rows]
+        rows = await self._pool.fetch(_CLAIM, list(free), list(free.values()), to_text(worker), lease_s, False)
+        if rows[0]["is_due"]:
+            await self._pool.fetch(_PROMOTE)
+            rows = await self._pool.fetch(_CLAIM, list(free), list(free.values()), to_text(worker), lease_s, True)
+        rows = [row for row in rows if row["job_id"] is not None]
+        await self._advance(rows)
+        return [_build_claim(row) for row in sorted(rows, key=_order_of)]
 
-    async def _claim(self, worker: str, free: Mapping[str, int], lease_s: float) -> list[Any]:
-        rows = await self._pool.fetch(_CLAIM, list(free), list(free.values()), to_text(worker), lease_s)
+    async def _advance(self, rows: Sequence[Any]) -> None:
+        """Advance the virtual time of the routes to the jobs that were claimed."""
         starts: dict[tuple[str, int], float] = {}
         for row in rows:
             if not row["is_aged"]:
@@ -124,7 +135,6 @@ class PostgresQueue:
                 starts[flow] = max(starts.get(flow, 0.0), row["vft"] - row["cost"])
         if starts:
             await self._pool.fetch(_ADVANCE, *columns([(*flow, v) for flow, v in sorted(starts.items())], 3))
-        return sorted(rows, key=_order_of)
 
     async def extend(self, worker: str, held: Sequence[HeldJob], lease_s: float) -> Heartbeat:
         """worker: not needed, the tokens are unique."""
@@ -207,7 +217,7 @@ class PostgresQueue:
             lambda connection: end_jobs(connection, ends, is_running=is_running, is_lapsed=is_lapsed))
 
     async def _find(self, job_id: str) -> Job | None:
-        row = await self._pool.fetch_row(f"SELECT {JOB_COLUMNS} FROM {JOB_TABLES} WHERE j.id = $1", job_id)
+        row = await self._pool.fetch_row(FIND_JOB, job_id)
         return None if row is None else build_job(row)
 
     def close_groups(self) -> None:
@@ -227,17 +237,17 @@ def _build_claim(row: Any) -> ClaimedJob:
     deadline_at = row["deadline_at"]
     job = from_new_job(new, row["created_at"], state=JobState.RUNNING, token=row["token"], n_failures=row["n_failures"],
                        worker=row["worker"], started_at=row["started_at"], is_cancelling=row["is_cancelling"],
-                       why=row["why"], run_at=row["run_at"], deadline_at=None if deadline_at == float("inf") else deadline_at)
+                       why=row["why"], run_at=row["run_at"], deadline_at=None if deadline_at == inf else deadline_at)
     return ClaimedJob(job, row["body"], new.headers)
 
 
 async def _release(connection: Any, release: Release) -> bool:
     job_id = to_text(release.job_id)
-    if await connection.fetch(_RELEASE, job_id, release.token, release.run_at, int(release.is_failure), to_text(release.why)):
+    n_failures = int(release.is_failure)
+    if await connection.fetch(_RELEASE, job_id, release.token, release.run_at, n_failures, to_text(release.why)):
         return True
-    row = await connection.fetchrow(f"SELECT token FROM stayfast_queue WHERE job_id = $1 AND token = $2 "
-                                    f"AND state = {RUNNING} AND is_cancelling", job_id, release.token)
-    return row is not None and bool(await end_jobs(connection, [
+    is_held = await connection.fetch(_COUNT_FAILURE, job_id, release.token, n_failures)
+    return bool(is_held) and bool(await end_jobs(connection, [
         JobEnd(job_id, release.token, JobState.CANCELLED, _CANCELLED)]))
 
 
@@ -256,9 +266,10 @@ async def _retry(connection: Any, job_id: str) -> bool:
         return False
     if job["batch_id"] is not None:
         column = COUNT_COLUMNS[count_index(JobState(row["state"]))]
-        await connection.execute(f"UPDATE stayfast_batches SET {column} = {column} - 1 WHERE id = $1", job["batch_id"])
+        await connection.execute(make_sql("UPDATE stayfast_batches SET {count} = {count} - 1 WHERE id = $1", count=column),
+                                 job["batch_id"])
     new = decode_new_job(job["record"])
     await connection.execute(_PUT_BACK, job_id, row["seq"], job["model"], job["tenant"], job["batch_id"], new.rank,
-                             new.n_tokens, job["created_at"], float("inf") if new.aged_at is None else new.aged_at,
+                             new.n_tokens, job["created_at"], inf if new.aged_at is None else new.aged_at,
                              new.keep_s, row["token"])
     return True

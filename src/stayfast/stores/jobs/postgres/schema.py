@@ -1,8 +1,8 @@
 """The tables, and the steps from one version of them to the next.
 
 Gateways of two versions may use one database while they are replaced one by one. A step therefore only adds: a table, an
-index, a column with a default. `stayfast_schema.version` is the number of steps that were executed. A gateway that finds more
-steps than it has goes on: they were additions. A step never changes once it is released.
+index, a column with a default. `stayfast_schema.version` is the number of steps that were executed. A gateway that finds
+more steps than it has goes on: they were additions. A step never changes once it is released.
 
 All names begin with `stayfast_`, and are created in the first schema of the `search_path`.
 """
@@ -13,18 +13,16 @@ from typing import Any, Final
 import asyncpg
 
 from stayfast.stores.base import StoreUnavailable
-from stayfast.stores.jobs.postgres.connections import MIGRATE_S, PostgresPool, describe_error
+from stayfast.stores.jobs.postgres.connections import MIGRATE_S, PostgresPool, describe_error, make_sql
 
 _LOCK: Final = 0x5374_6179_6661_7374  # "Stayfast": the advisory lock of migrations
 _RETRY_S: Final = 0.1
 
-# The states of a row of the queue. A job that is due later is outside the index of claims.
+# The states of a row of the queue, also as 0, 1 and 2 in statements. A job that is due later is outside the index of claims.
 DEFERRED, READY, RUNNING = 0, 1, 2
 
-_QUEUE_STORAGE: Final = """WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
-                                 autovacuum_vacuum_cost_delay = 0)"""
 STEPS: Final = (
-    f"""
+    """
 CREATE FUNCTION stayfast_now() RETURNS double precision LANGUAGE sql VOLATILE
   AS 'SELECT extract(epoch FROM clock_timestamp())::double precision';
 
@@ -69,11 +67,12 @@ CREATE TABLE stayfast_queue (         -- jobs that have not ended
   lease_until double precision,
   started_at double precision,
   is_cancelling boolean NOT NULL DEFAULT false,
-  why text NOT NULL DEFAULT '') {_QUEUE_STORAGE};
-CREATE INDEX stayfast_queue_ready ON stayfast_queue (model, rank, vft, deadline_at, seq) WHERE state = {READY};
-CREATE INDEX stayfast_queue_aging ON stayfast_queue (model, aged_at, seq) WHERE state = {READY} AND aged_at < 'Infinity';
-CREATE INDEX stayfast_queue_due ON stayfast_queue (run_at) WHERE state = {DEFERRED};
-CREATE INDEX stayfast_queue_running ON stayfast_queue (worker) WHERE state = {RUNNING};
+  why text NOT NULL DEFAULT '') WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02,
+                                       autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX stayfast_queue_ready ON stayfast_queue (model, rank, vft, deadline_at, seq) WHERE state = 1;
+CREATE INDEX stayfast_queue_aging ON stayfast_queue (model, aged_at, seq) WHERE state = 1 AND aged_at < 'Infinity';
+CREATE INDEX stayfast_queue_due ON stayfast_queue (run_at) WHERE state = 0;
+CREATE INDEX stayfast_queue_running ON stayfast_queue (worker) WHERE state = 2;
 CREATE INDEX stayfast_queue_deadline ON stayfast_queue (deadline_at) WHERE deadline_at < 'Infinity';
 CREATE INDEX stayfast_queue_tenant ON stayfast_queue (tenant);
 CREATE INDEX stayfast_queue_batch ON stayfast_queue (batch_id) WHERE batch_id IS NOT NULL;
@@ -132,7 +131,7 @@ CREATE TABLE stayfast_batches (
   n_failed integer NOT NULL DEFAULT 0,
   n_cancelled integer NOT NULL DEFAULT 0,
   n_expired integer NOT NULL DEFAULT 0,
-  usage bigint[] NOT NULL DEFAULT '{{0,0,0,0,0,0}}',
+  usage bigint[] NOT NULL DEFAULT '{0,0,0,0,0,0}',
   finalizing_at double precision,
   cancelling_at double precision,
   drop_at double precision,
@@ -195,7 +194,7 @@ async def _migrate(connection: Any) -> int:
     await connection.fetchval("SELECT pg_advisory_xact_lock($1)", _LOCK)
     if await connection.fetchval("SELECT current_schema()") is None:  # no schema of the search path exists
         name = await connection.fetchval("SELECT trim(both ' \"' from split_part(current_setting('search_path'), ',', 1))")
-        await connection.execute('CREATE SCHEMA IF NOT EXISTS "{}"'.format(name.replace('"', '""')))
+        await connection.execute(make_sql('CREATE SCHEMA IF NOT EXISTS "{name}"', name=name.replace('"', '""')))
     await connection.execute("CREATE TABLE IF NOT EXISTS stayfast_schema (version integer NOT NULL)")
     version = await connection.fetchval("SELECT max(version) FROM stayfast_schema") or 0
     for number, step in enumerate(STEPS[version:], version + 1):

@@ -34,8 +34,8 @@ class PostgresJobStore(PostgresQueue, PostgresRecords, PostgresStreams, Postgres
         return await super().read_events(job_id, after_n, limit)
 
     async def sweep(self, *, max_claims: int) -> SweepReport:
-        n_recovered, ended = await self.sweep_lapsed(max_claims)
         expired = await self.sweep_expired()
+        n_recovered, ended = await self.sweep_lapsed(max_claims)
         await self.cancel_interrupted()
         n_purged = await self.purge()
         await delete_abandoned(self._pool)
@@ -52,7 +52,8 @@ class PostgresJobStore(PostgresQueue, PostgresRecords, PostgresStreams, Postgres
         return "<PostgresJobStore>"
 
 
-async def open_postgres_store(url: str, clock: Clock, rng: Random | None = None) -> tuple[PostgresJobStore, PostgresFileBodies]:
+async def open_postgres_store(url: str, clock: Clock,
+                              rng: Random | None = None) -> tuple[PostgresJobStore, PostgresFileBodies]:
     """Open the store and the contents of files in one database, and bring its tables up to date. The two share connections:
     closing the store closes both. Raises StoreUnavailable, and ValueError for a URL that is wrong; neither text contains it.
     """

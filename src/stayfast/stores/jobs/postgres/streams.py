@@ -8,12 +8,11 @@ from stayfast.stores.jobs.base import EventsPage
 from stayfast.stores.jobs.postgres.connections import PostgresPool, columns, to_text
 from stayfast.stores.jobs.postgres.groups import CallGroups
 from stayfast.stores.jobs.postgres.queue import tokens_by_job
-from stayfast.stores.jobs.postgres.schema import RUNNING
 
 # The lock makes a claim by another worker wait, so that no event of this one appears after it.
-_APPEND: Final = f"""
+_APPEND: Final = """
 WITH held AS MATERIALIZED (
-  SELECT job_id FROM stayfast_queue WHERE job_id = ANY($1::text[]) AND state = {RUNNING}
+  SELECT job_id FROM stayfast_queue WHERE job_id = ANY($1::text[]) AND state = 2
     AND token = ($2::jsonb ->> job_id)::integer ORDER BY job_id FOR NO KEY UPDATE),
 stored AS (
   INSERT INTO stayfast_events (job_id, n, epoch, is_last, data)

@@ -1,8 +1,8 @@
 """Notifications between gateways by LISTEN and NOTIFY, with the topic as payload.
 
 One connection listens; it is opened anew when it breaks, with growing pauses, and all waiters are then woken, because their
-notifications may be lost. Topics that are to be notified at the same time share a transaction, because the server lets only one
-transaction with notifications commit at a time. Behind a pooler nothing is sent: waiters poll, or Redis wakes them.
+notifications may be lost. Topics that are to be notified at the same time share a transaction, because the server lets only
+one transaction with notifications commit at a time. Behind a pooler nothing is sent: waiters poll, or Redis wakes them.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from stayfast.stores.jobs.postgres.connections import BACKOFF_MAX_S, PostgresPoo
 from stayfast.stores.jobs.topics import TopicWaiters
 
 CHANNEL: Final = "stayfast"
-MAX_TOPIC_BYTES: Final = 7000  # the server's limit is 8000
+MAX_TOPIC_CHARACTERS: Final = 1900  # the server's limit is 8000 bytes
 CHECK_S: Final = 5.0
-_NOTIFY: Final = f"SELECT pg_notify('{CHANNEL}', topic) FROM unnest($1::text[]) AS g(topic)"
+_NOTIFY: Final = "SELECT pg_notify('stayfast', topic) FROM unnest($1::text[]) AS g(topic)"
 
 
 class PostgresWakeups:
@@ -34,9 +34,9 @@ class PostgresWakeups:
 
     async def notify(self, topic: str) -> None:
         self._waiters.wake(topic)
-        if self._pool.address.is_pooled:
+        if self._pool.address.is_pooled or len(topic) > MAX_TOPIC_CHARACTERS:
             return
-        self._queued.add(to_text(topic)[:MAX_TOPIC_BYTES // 4])
+        self._queued.add(to_text(topic))
         if self._sender is None:
             self._sender = asyncio.get_running_loop().create_task(self._send())
 
@@ -65,6 +65,7 @@ class PostgresWakeups:
             self._sender = None
 
     async def _listen(self) -> None:
+        was_broken = False
         while True:
             try:
                 connection = await self._pool.connect()
@@ -72,25 +73,28 @@ class PostgresWakeups:
                 await asyncio.sleep(BACKOFF_MAX_S)
                 continue
             try:
-                await self._listen_on(connection)
+                await connection.add_listener(CHANNEL, self._on_notification)
+                if was_broken:
+                    self._waiters.wake_all()
+                was_broken = True
+                await _wait_for_end(connection)
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 await asyncio.sleep(0)
             finally:
                 connection.terminate()
 
-    async def _listen_on(self, connection: Any) -> None:
-        """Until the connection breaks."""
-        ended = asyncio.Event()
-        connection.add_termination_listener(lambda _connection: ended.set())
-        await connection.add_listener(CHANNEL, self._on_notification)
-        self._waiters.wake_all()
-        while not ended.is_set():
-            try:
-                async with asyncio.timeout(CHECK_S):
-                    await ended.wait()
-            except TimeoutError:
-                async with asyncio.timeout(CHECK_S):
-                    await connection.fetchval("SELECT 1")  # a connection that was cut silently has no end
-
     def _on_notification(self, _connection: object, _pid: int, _channel: str, topic: str) -> None:
         self._waiters.wake(topic)
+
+
+async def _wait_for_end(connection: Any) -> None:
+    """Until the connection breaks."""
+    ended = asyncio.Event()
+    connection.add_termination_listener(lambda _connection: ended.set())
+    while not ended.is_set() and not connection.is_closed():
+        try:
+            async with asyncio.timeout(CHECK_S):
+                await ended.wait()
+        except TimeoutError:
+            async with asyncio.timeout(CHECK_S):
+                await connection.fetchval("SELECT 1")  # a connection that was cut silently has no end
