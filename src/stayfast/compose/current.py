@@ -21,7 +21,7 @@ from stayfast.pipeline.stages.admit.admission import Admission
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.resilience.stall import TokenFlow
 from stayfast.turns.served import ServedTurn
-from stayfast.upstreams.state.upstream_state import Registry
+from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 
 GATEWAY = "(gateway)"  # the "upstream" of requests that wait before one is chosen; settings cannot name one like this
 
@@ -67,6 +67,9 @@ class CurrentSystem:
 
     def peers(self) -> Mapping[str, Peer]:
         return self._running.peers if self._running is not None else {}
+
+    def members(self) -> Iterable[UpstreamState]:
+        return self._running.registry if self._running is not None else ()
 
     def in_flight(self) -> Iterable[tuple[str, int]]:
         """Requests in flight, by upstream."""

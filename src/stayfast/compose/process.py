@@ -77,6 +77,7 @@ class Process:
         self._watching = self._tasks.spawn(watch_loop(self._clock, self._observers.sink))
         if self._observers.worker_sync is not None:
             self._sharing = self._tasks.spawn(self._observers.worker_sync.run())
+        self._observers.fleet.start(self._observers.aggregate, self._tasks.spawn)
         return self._current
 
     def make_hooks(self, on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> ServerHooks:
@@ -93,6 +94,7 @@ class Process:
         for task in (self._probing, self._warming, self._watching, self._sharing, self._purging):
             if task is not None:
                 task.cancel()
+        await self._observers.fleet.close(self._observers.aggregate)
         for log in label_logs(self._system.gateway.router.routes) if self._system is not None else ():
             log.close()
         self._observers.aggregate.peers.close()
@@ -170,6 +172,7 @@ class Process:
         self._probing = self._tasks.spawn(system.prober.run())
         self._warming = self._tasks.spawn(system.refresher.run()) if system.refresher is not None else None
         self._system = system
+        self._observers.fleet.begin(system.settings, system.registry)
         if system.embedding is not None:
             self._tasks.spawn(self._load_embedder(system, system.embedding))
         elif why := explain_missing_packages(system.settings):
@@ -223,6 +226,7 @@ def serve(settings: Settings, *, siblings: WorkerPeers, n_workers: int, reload: 
 
             def draining() -> None:
                 observers.batch.flush()
+                observers.fleet.part.is_draining = True
                 observers.log.write_event("draining", worker=worker)
                 on_draining()
 

@@ -11,6 +11,7 @@ from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate
 from stayfast.compose.assembly import assemble
 from stayfast.compose.caching import SemanticCaches, Stores, make_embedding, make_refresher, make_stores, prefix_state
 from stayfast.compose.current import CurrentSystem, Running
+from stayfast.compose.fleet_host import Fleet
 from stayfast.compose.routes import bind_routes, make_routes, models_requested, queue_outlook, tier_of
 from stayfast.compose.state import state_report
 from stayfast.compose.telemetry import make_span_exporter, peer_addresses
@@ -20,6 +21,7 @@ from stayfast.core.held_bytes import HeldBytes
 from stayfast.core.types import Api
 from stayfast.engine.config import TINY
 from stayfast.http.client.client import HttpClient, HttpConfig
+from stayfast.jobs.service import JobService
 from stayfast.observe.fact_batch import FactBatch, FactConsumer
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics.collector import MetricsSink
@@ -64,7 +66,8 @@ class Observers:
         self.writer = LineWriter(log_config(settings))
         self.log = LogSink(log_config(settings), self.writer, clock)
         self.metrics = MetricsSink(clock, slo_bounds_s(settings), lost=self._lost, in_flight=current.in_flight,
-                                   queued=current.queued, gauges=current.gauges, counters=current.counters)
+                                   queued=current.queued, gauges=lambda: current.gauges() | self.fleet.gauges(),
+                                   counters=lambda: current.counters() | self.fleet.counters())
         self.recent = RecentRequests(settings.recent)
         self.tracing = make_span_exporter(settings, self.log, current.peers)
         self.held = HeldBytes(settings.server.max_buffered_bytes)
@@ -74,9 +77,10 @@ class Observers:
                                             self.tracing, ThroughputMonitor(clock, current.flows)]
         self.batch = FactBatch(*[listener for listener in listeners if listener is not None])
         self.sink: Sink = sink or self.batch
-        self.aggregate = WorkerAggregate(self.metrics, self.recent, self.batch.flush, siblings or WorkerPeers(),
-                                        Caches(current.routes), TurnRegistry(current.turns))
         self.worker_sync = make_worker_sync(siblings, clock)
+        self.fleet = Fleet(settings, current, siblings, self.worker_sync, clock=clock, log=self.log.write_event)
+        self.aggregate = WorkerAggregate(self.metrics, self.recent, self.batch.flush, siblings or WorkerPeers(),
+                                        Caches(current.routes), TurnRegistry(current.turns), self.fleet)
         self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))
 
     def _lost(self) -> list[tuple[str, int]]:
@@ -115,6 +119,7 @@ class System:
     turns: Mapping[str, ServedTurn]  # by upstream
     embedding: Embedders | None = None  # None: no semantic cache, or its packages are missing
     refresher: PrefixRefresher | None = None  # None: no route has a budget for refreshing prompt caches
+    jobs: JobService | None = None  # None: their store could not be opened
 
     @property
     def config(self) -> ServerConfig:

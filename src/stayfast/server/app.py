@@ -52,6 +52,7 @@ from stayfast.server.http_request import (
     parse_sdk_timeout_s,
     parse_urgency,
 )
+from stayfast.server.job_paths import find_template
 from stayfast.server.paths import (
     METRICS,
     OPEN_PATHS,
@@ -101,17 +102,20 @@ class RequestIds:
 class GatewayApp:
     """What all requests of one loop share: the running system, request ids, the headers of every response."""
 
-    __slots__ = ("active", "admin_app", "clock", "date", "failed_keys", "held_bytes", "ids", "sink", "start_trace", "tasks")
+    __slots__ = ("active", "admin_app", "clock", "date", "failed_keys", "held_bytes", "ids", "jobs_app", "sink",
+                 "start_trace", "tasks")
 
     request_type = LlmHttpRequest
 
     def __init__(self, current: ActiveSystem, *, clock: Clock, sink: Sink, tasks: ConnectionTasks, entropy: bytes,
-                 admin_app: AsgiApp, start_trace: StartTrace | None, held_bytes: HeldBytes | None = None) -> None:
+                 admin_app: AsgiApp, jobs_app: AsgiApp, start_trace: StartTrace | None,
+                 held_bytes: HeldBytes | None = None) -> None:
         self.active = current
         self.clock = clock
         self.sink = sink
         self.tasks = tasks
         self.admin_app = admin_app
+        self.jobs_app = jobs_app  # for the paths of server.job_paths
         self.start_trace = start_trace  # None: no tracing; the caller's span is passed on
         self.held_bytes = held_bytes if held_bytes is not None else HeldBytes(current.config.max_buffered_bytes)
         self.ids = RequestIds(entropy)
@@ -141,7 +145,8 @@ class GatewayApp:
                     parse_hops(fields)
         except (Rejected, Shed) as error:
             return error
-        return shutting_down_error() if is_refusing and api is not None else None
+        is_new_work = api is not None or (request.method == "POST" and find_template(path) is not None)
+        return shutting_down_error() if is_refusing and is_new_work else None
 
     def handle(self, connection: ServerConnection[LlmHttpRequest], request: LlmHttpRequest) -> Coroutine[Any, Any, None]:
         return (answer_llm if request.api is not None else answer_other)(self, connection, request)
@@ -230,21 +235,28 @@ async def answer_llm(app: GatewayApp, connection: ServerConnection[LlmHttpReques
 
 
 async def answer_other(app: GatewayApp, connection: ServerConnection[LlmHttpRequest], request: LlmHttpRequest) -> None:
-    """A request to any other path, by the ASGI application."""
+    """A request to any other path, by an ASGI application."""
     request_id = app.request_id(request)
 
     def own_lines() -> bytes:
         return b"server-timing: %b\r\n%b" % (app.total_timing(request).encode(), app.common_headers(request_id))
 
     response = AsgiResponse(connection, request, own_lines, _ASGI_RESERVED)
-    scope = make_scope(request, connection.peer_address(), {"request_id": request_id, "tenant": request.tenant})
+    scope = make_scope(request, connection.peer_address(), {
+        "request_id": request_id, "tenant": request.tenant, "accepted_at": request.accepted_at})
+    answer = app.jobs_app if find_template(request.path) is not None else app.admin_app
     try:
-        await app.admin_app(scope, response.receive, response.send)
+        await answer(scope, response.receive, response.send)
         if not response.is_whole:
             raise RuntimeError("the ASGI application returned before its response was complete")
     except asyncio.CancelledError:
         connection.abort()
         raise
+    except StayfastError as error:  # of the body: too large, too slow, malformed
+        if response.has_started:
+            connection.close()
+        else:
+            connection.respond_error(request, error)
     except Exception as error:  # noqa: BLE001  # the Task's boundary
         connection.report_error(error)
         if response.has_started:

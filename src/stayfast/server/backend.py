@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from stayfast.core.types import Request
+from stayfast.jobs.service import JobService
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.auth import KeyTable
@@ -49,6 +50,9 @@ class AllWorkers(Protocol):
     async def purge(self, what: PurgeFilter) -> bytes:
         """Remove stored answers; returns how many."""
 
+    async def gateways(self) -> bytes:
+        """All gateways that share state, this one at least."""
+
     async def inspect_answer(self, key: bytes) -> bytes | None:
         """One stored answer, without its text; None if there is none."""
 
@@ -70,6 +74,10 @@ class Backend(Protocol):
 
     @property
     def together(self) -> AllWorkers: ...
+
+    @property
+    def jobs(self) -> JobService | None:
+        """Durable work; None: its store could not be opened."""
 
     def models(self) -> Sequence[str]:
         """The model names of all routes."""

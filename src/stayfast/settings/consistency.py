@@ -25,6 +25,7 @@ from stayfast.stores.sqlite import describe_problem
 
 AddProblem = Callable[[Path, str], None]
 _CALIBRATION_KEYS = ("max_error", "min_labels")  # without effect together with a fixed threshold
+_NO_REDIS = "needs a package that is not installed: pip install '.[redis]' in Stayfast's checkout"
 _MODELS = ("model.onnx", "onnx/model.onnx", "model.safetensors")
 
 
@@ -71,6 +72,8 @@ def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[
     _check_tenants(settings, add_problem)
     _check_routes(settings, add_problem)
     _check_caches(settings, tree, add_problem)
+    if settings.fleet.url is not None and find_spec("redis") is None:
+        add_problem(("fleet", "url"), _NO_REDIS)
     if settings.tracing.exporter == "otlp" and (missing := otlp_problem()) is not None:
         add_problem(("tracing", "exporter"), missing)
     try:
@@ -165,8 +168,7 @@ def _check_caches(settings: Settings, tree: Tree, add_problem: AddProblem) -> No
         if isinstance(store_settings, SqliteStoreSettings) and not FilePath(store_settings.path).absolute().parent.is_dir():
             add_problem(("stores", name, "path"), "no such folder")
         if isinstance(store_settings, RedisStoreSettings) and find_spec("redis") is None:
-            add_problem(("stores", name, "kind"),
-                     "needs a package that is not installed: pip install '.[redis]' in Stayfast's checkout")
+            add_problem(("stores", name, "kind"), _NO_REDIS)
 
 
 def find_warnings(settings: Settings) -> list[str]:

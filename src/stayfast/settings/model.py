@@ -17,6 +17,7 @@ from stayfast.policy.admission.price import Prices
 from stayfast.policy.budget import PART, BudgetConfig, divide_deadline
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.idempotency import IdempotencyConfig
+from stayfast.policy.fleet.config import FleetConfig
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
@@ -244,6 +245,8 @@ class Settings:
     stores: Annotated[Mapping[str, StoreSettings], SettingDoc(
         "Shared stores of cached answers, by a name of your choice (docs/concepts/cache-stores.md).")] = field(
         default_factory=empty_mapping)
+    fleet: Annotated[FleetConfig, SettingDoc(
+        "Several gateways that act as one (docs/concepts/fleet.md).")] = field(default_factory=FleetConfig)
     embedder: Annotated[EmbedderConfig, SettingDoc(
         "Text embeddings for semantic caches; one model for all routes.")] = field(default_factory=EmbedderConfig)
     jobs: Annotated[JobsConfig, SettingDoc(

@@ -14,6 +14,7 @@ from stayfast.core.types import Api
 from stayfast.engine.config import EngineConfig
 from stayfast.http.client.client import split_base_url
 from stayfast.policy.admission.price import Prices
+from stayfast.policy.fleet.config import REDIS_URL, REDIS_URL_FORM
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.stores.remote_store import SharedConfig
@@ -167,8 +168,6 @@ class TurnUpstreamSettings:
 Upstream = HttpUpstream | EmbeddedUpstream | TurnUpstreamSettings | AddedUpstream
 
 
-_USER = r"([^\s/?#@]*@)?"  # a password with / or @ must have %2F or %40
-REDIS_URL = rf"rediss?://{_USER}([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{{1,5}})?(/[0-9]{{0,5}})?|unix://{_USER}/[^\s?#@]+(\?db=[0-9]{{1,5}})?"
 _SHARED = SettingDoc("Settings of shared stores.", is_inline=True)
 _MAX_BYTES = 1 << 40
 
@@ -208,8 +207,7 @@ class RedisStoreSettings:
     def __post_init__(self) -> None:
         check_bounds(self)
         if not fullmatch(REDIS_URL, self.url.reveal()):
-            raise ValueError("url must be like redis://user:password@host:6379/0, rediss://host or unix:///path?db=0, with "
-                             "%2F and %40 for / and @ in a password")
+            raise ValueError(f"url must be like {REDIS_URL_FORM}")
 
 
 StoreSettings = MemoryStoreSettings | SqliteStoreSettings | RedisStoreSettings

@@ -8,6 +8,9 @@ targets other than a path, and a missing `host` (required by RFC 9112).
 Parsing continues while a request is answered, so several requests may be ready. Memory is bounded: `_n_quiet` counts the
 bytes since the last body byte, so trailers and chunk extensions are limited like a head. Of a rejected body at most 256 KiB
 are read.
+
+A request is ready when its body is complete. With a streamed body (`HttpRequest.stream_body`) it is ready after its head;
+`body_parts` then receives the body, and its errors.
 """
 
 import math
@@ -22,6 +25,7 @@ import httptools
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, StayfastError
+from stayfast.http.server.body_parts import BodyParts
 
 FRAMING_HEADERS = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect", b"connection"))
 _HOST_CHARS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~%!$&'()*+,;=:[]"
@@ -42,8 +46,8 @@ class HttpRequest:
     READ_HEADERS: ClassVar[frozenset[bytes]] = FRAMING_HEADERS
     LIST_HEADERS: ClassVar[frozenset[bytes]] = frozenset((b"connection",))
 
-    __slots__ = ("accepted_at", "body", "deadline_s", "fields", "is_broken", "is_http_10", "keep_alive", "method", "path",
-                 "peer", "query", "raw_headers", "refusal")
+    __slots__ = ("accepted_at", "body", "body_parts", "deadline_s", "fields", "is_broken", "is_http_10", "keep_alive",
+                 "method", "path", "peer", "query", "raw_headers", "refusal")
 
     def __init__(self, accepted_at: float) -> None:
         self.accepted_at = accepted_at  # monotonic seconds; when the first byte was read
@@ -55,6 +59,7 @@ class HttpRequest:
         self.raw_headers: Sequence[tuple[bytes, bytes]] = ()  # the head check may drop them
         self.fields: dict[bytes, bytes] = {}  # READ_HEADERS except content-length, by lower-case name
         self.body = b""
+        self.body_parts: BodyParts | None = None  # the streamed body; `body` is then empty
         self.keep_alive = False
         self.deadline_s = math.inf  # for the whole body, from the first byte; set by the head check
         self.refusal: StayfastError | None = None  # the error to send instead of handling the request
@@ -64,6 +69,13 @@ class HttpRequest:
         super().__init_subclass__(**kwargs)
         cls.READ_HEADERS = cls.READ_HEADERS | FRAMING_HEADERS
         cls.LIST_HEADERS = cls.LIST_HEADERS | HttpRequest.LIST_HEADERS
+
+    def stream_body(self, limit_bytes: int) -> None:
+        """Start the handler before the body has arrived: it reads `body_parts`. Only the head check may call this.
+
+        `limit_bytes` replaces `HttpLimits.max_body_bytes`.
+        """
+        self.body_parts = BodyParts(limit_bytes)
 
     def deadline_error(self) -> StayfastError:
         """The error when `deadline_s` passes before the body is complete."""
@@ -229,12 +241,21 @@ class RequestParser(Generic[R]):
         """The deadline of the current head or body. Undefined when idle."""
         if self.phase == HEAD:
             return self._began_at + self._limits.head_timeout_s
-        limit_s = self._limits.body_timeout_s + self._n_body / MIN_BODY_BYTES_PER_S
-        return self._began_at + min(limit_s, self._request.deadline_s)
+        request, timeout_s = self._request, self._limits.body_timeout_s
+        due_at = self._began_at + min(timeout_s + self._n_body / MIN_BODY_BYTES_PER_S, request.deadline_s)
+        return due_at if request.body_parts is None else min(due_at, request.body_parts.fed_at + timeout_s)
 
     def restart_timeout(self, now: float) -> None:
         """Restart the time-out of the current request: until now the client waited for the server."""
         self._began_at = now
+        if self._request.body_parts is not None:
+            self._request.body_parts.fed_at = now
+
+    def extend_timeout(self, pause_s: float) -> None:
+        """Exclude a pause, in which the server did not read, from the time-out of a streamed body."""
+        self._began_at += pause_s
+        if self._request.body_parts is not None:
+            self._request.body_parts.fed_at += pause_s
 
     def reject_timed_out(self) -> None:
         """Reject the current request because its deadline has passed."""
@@ -290,10 +311,12 @@ class RequestParser(Generic[R]):
         self.phase = BODY
         self._n_body = self._n_quiet = 0
         n_body = int(fields.pop(b"content-length", b"0"))
-        if n_body > limits.max_body_bytes:
-            self._stop(self._body_too_large())
         request.raw_headers = raw
         request.refusal = self._check_head(request)
+        if request.body_parts is not None:
+            self._start_stream(request, request.body_parts, n_body)
+        elif n_body > limits.max_body_bytes and request.refusal is None:
+            self._stop(_body_too_large(limits.max_body_bytes))
         if b"expect" in fields and not request.is_http_10 and (n_body > 0 or b"transfer-encoding" in fields):
             if request.refusal is not None:
                 self._stop(request.refusal)  # the client may or may not send the body: only closing is unambiguous
@@ -302,12 +325,14 @@ class RequestParser(Generic[R]):
     def on_body(self, part: bytes) -> None:
         self._n_quiet = 0
         self._n_body += len(part)
-        if self._n_body > self._limits.max_body_bytes:
-            self._stop(self._body_too_large())
-        refusal = self._request.refusal
-        if refusal is not None:
+        request = self._request
+        if request.body_parts is not None:
+            self._stream_part(request.body_parts, part)
+        elif request.refusal is not None:
             if self._n_body > MAX_DISCARDED_BYTES:
-                self._stop(refusal)
+                self._stop(request.refusal)
+        elif self._n_body > self._limits.max_body_bytes:
+            self._stop(_body_too_large(self._limits.max_body_bytes))
         elif not self._body:
             self._body = part
         else:
@@ -326,12 +351,32 @@ class RequestParser(Generic[R]):
             request.body = bytes(body)  # no copy of bytes
             self._body = b""
         self.phase = IDLE
-        self.ready.append(request)
+        parts = request.body_parts
+        if parts is None:
+            self.ready.append(request)
+        else:
+            parts.end()
         if self._parser.should_keep_alive() and len(self.ready) <= self._limits.max_pipelined:
-            request.keep_alive = True
+            request.keep_alive = parts is None or not parts.is_answered
         else:
             self.is_over = True
             raise _Stop
+
+    def _start_stream(self, request: R, parts: BodyParts, n_body: int) -> None:
+        if request.refusal is not None:
+            request.body_parts = None
+        elif n_body > parts.limit_bytes:
+            request.body_parts = None
+            self._stop(_body_too_large(parts.limit_bytes))
+        else:
+            parts.fed_at = self._began_at
+            self.ready.append(request)
+
+    def _stream_part(self, parts: BodyParts, part: bytes) -> None:
+        if self._n_body > parts.limit_bytes:
+            self._stop(_body_too_large(parts.limit_bytes))
+        parts.fed_at = self._clock.now()
+        parts.feed(part)
 
     def _restart_without_upgrade(self) -> bytes:
         """Make a new llhttp parser. Returns the current head without its upgrade offer, to be parsed again."""
@@ -351,23 +396,28 @@ class RequestParser(Generic[R]):
         elif not request.path:
             with suppress(Rejected):  # the path selects the dialect of the error
                 request.path = split_target(self._target)[0]
-        request.refusal = error
         request.is_broken = True
         request.keep_alive = False
         self._body, self._raw, self._target = b"", [], b""
         self.expects_continue = False
         self.is_over = True
         self.phase = IDLE
-        self.ready.append(request)
+        parts = request.body_parts
+        if parts is not None:
+            parts.fail(error)
+        if parts is None or (self.ready and self.ready[-1] is request):  # else its handler is running
+            request.refusal = error
+        if parts is None:
+            self.ready.append(request)
 
     def _head_too_large(self) -> Rejected:
         limits = self._limits
         return Rejected(f"The request's head is larger than {limits.max_head_bytes} bytes or {limits.max_headers} headers.",
                         status=431, code="head_too_large")
 
-    def _body_too_large(self) -> Rejected:
-        return Rejected(f"The request's body is larger than {self._limits.max_body_bytes} bytes.", status=413,
-                        code="body_too_large")
+
+def _body_too_large(limit_bytes: int) -> Rejected:
+    return Rejected(f"The request's body is larger than {limit_bytes} bytes.", status=413, code="body_too_large")
 
 
 def _head_without_upgrade(method: bytes, target: bytes, version: str, raw: list[tuple[bytes, bytes]]) -> bytes:

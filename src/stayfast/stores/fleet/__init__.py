@@ -1,0 +1,1 @@
+"""State shared by several gateways, in Redis or Valkey."""

@@ -1,0 +1,1 @@
+"""What one gateway exchanges with the others."""
