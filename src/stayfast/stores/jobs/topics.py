@@ -19,7 +19,8 @@ class TopicWaiters:
         self._marks: OrderedDict[str, bool] = OrderedDict()  # by topic: was it notified since
 
     def __contains__(self, topic: str) -> bool:
-        return topic in self._waiting or topic in self._marks
+        """Whether something waits for it now."""
+        return topic in self._waiting
 
     def mark(self, topic: str) -> None:
         """A look-up begins, whose result a `wait` may follow."""
@@ -27,6 +28,10 @@ class TopicWaiters:
         self._marks.move_to_end(topic)
         if len(self._marks) > MAX_MARKS:
             self._marks.popitem(last=False)
+
+    def take_mark(self, topic: str) -> bool:
+        """Remove the mark of a topic; whether there was one."""
+        return self._marks.pop(topic, None) is not None
 
     def wake(self, topic: str) -> None:
         """Wake the waiters of a topic."""

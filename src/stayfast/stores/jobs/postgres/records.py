@@ -25,7 +25,8 @@ STATES: Final = {DEFERRED: JobState.QUEUED, READY: JobState.QUEUED, RUNNING: Job
 # A job with its row of the queue, or of the ends.
 JOB_COLUMNS: Final = """j.id, j.seq, j.record, j.created_at, q.state, q.token, q.n_failures, q.worker, q.started_at,
     q.run_at, q.deadline_at, q.is_cancelling, q.why, e.state AS end_state, e.token AS end_token,
-    e.n_failures AS end_n_failures, e.worker AS end_worker, e.started_at AS end_started_at, e.finished_at, e.expires_at, e.why AS end_why"""
+    e.n_failures AS end_n_failures, e.worker AS end_worker, e.started_at AS end_started_at, e.finished_at, e.expires_at,
+    e.why AS end_why"""
 JOB_TABLES: Final = """stayfast_jobs j LEFT JOIN stayfast_queue q ON q.job_id = j.id
     LEFT JOIN stayfast_ends e ON e.job_id = j.id"""
 FIND_JOB: Final = make_sql("SELECT {columns} FROM {tables} WHERE j.id = $1", columns=JOB_COLUMNS, tables=JOB_TABLES)
