@@ -25,7 +25,7 @@ from redis.exceptions import RedisError
 from stayfast.core.clock import Clock
 from stayfast.core.jobs import Job, JobEvent, JobResult
 from stayfast.stores.jobs.base import EventsPage, JobStore
-from stayfast.stores.jobs.topics import TopicWaiters
+from stayfast.stores.jobs.marked_topics import MarkedTopics
 
 CHECK_S: Final = 0.5  # without messages
 IO_S: Final = 0.5  # for one round trip
@@ -81,8 +81,8 @@ class RedisWakeups:
         self._server: Any = Redis.from_url(url, socket_timeout=IO_S, socket_connect_timeout=IO_S, protocol=2,
                                            retry=Retry(NoBackoff(), 0))
         self._pubsub: Any = None  # None: not connected
-        self._waiters = TopicWaiters()
-        self._topics: dict[str, float] = {WORK: 0.0}  # by topic: the instant of its latest use
+        self._topics = MarkedTopics()
+        self._subscribed: dict[str, float] = {WORK: 0.0}  # by topic: the instant of its latest use
         self._confirmed: dict[str, asyncio.Event] = {}
         self._live: dict[str, _LiveStream] = {}
         self._announced: set[str] = set()  # topics whose next notification would repeat the publication of events
@@ -103,11 +103,11 @@ class RedisWakeups:
         self._start()
         if self._pubsub is None:
             await self._store.wait(topic, timeout_s)
-        elif not await self._subscribe(topic) or not self._waiters.take_mark(topic):
-            await self._waiters.wait(topic, timeout_s)
+        elif not await self._subscribe(topic) or not self._topics.take_mark(topic):
+            await self._topics.wait(topic, timeout_s)
 
     async def find(self, job_id: str) -> Job | None:
-        self._waiters.mark(_topic_of(job_id))
+        self._topics.mark(_topic_of(job_id))
         return await self._store.find(job_id)
 
     async def finish(self, results: Sequence[JobResult]) -> list[bool]:
@@ -127,7 +127,7 @@ class RedisWakeups:
         topic = _topic_of(job_id)
         self._start()
         await self._subscribe(topic)  # before the store is read: what is published from now on is not lost
-        self._waiters.mark(topic)
+        self._topics.mark(topic)
         stream = self._live.get(topic)
         if stream is not None and (events := stream.after(after_n, limit, self._clock.now())) is not None:
             return EventsPage(events)
@@ -142,7 +142,7 @@ class RedisWakeups:
             await self._server.aclose()
         except (RedisError, OSError):
             self._pubsub = None
-        self._waiters.wake_all()
+        self._topics.notify_all()
         await self._store.close()
 
     def _start(self) -> None:
@@ -183,8 +183,8 @@ class RedisWakeups:
 
     async def _subscribe(self, topic: str) -> bool:
         """Whether the topic was not subscribed before. Returns after SUBSCRIBE_S at most."""
-        is_new = topic not in self._topics
-        self._topics[topic] = self._clock.now()
+        is_new = topic not in self._subscribed
+        self._subscribed[topic] = self._clock.now()
         if not is_new or self._pubsub is None:
             return False
         confirmed = self._confirmed[topic] = asyncio.Event()
@@ -204,7 +204,7 @@ class RedisWakeups:
         while True:
             try:
                 async with self._connected() as pubsub:
-                    self._waiters.wake_all()  # what was notified meanwhile
+                    self._topics.notify_all()  # what was notified meanwhile
                     pause_s = BACKOFF_S
                     while self._pubsub is pubsub:
                         await self._receive_next(pubsub)
@@ -217,7 +217,7 @@ class RedisWakeups:
         await self._server.ping()
         pubsub = self._server.pubsub()
         try:
-            await pubsub.subscribe(*(self._prefix + topic for topic in self._topics))
+            await pubsub.subscribe(*(self._prefix + topic for topic in self._subscribed))
             self._pubsub = pubsub
             yield pubsub
         finally:
@@ -237,21 +237,21 @@ class RedisWakeups:
             self._receive(topic, message["data"])
 
     def _receive(self, topic: str, data: bytes) -> None:
-        if data and topic in self._topics:
+        if data and topic in self._subscribed:
             try:
                 self._live.setdefault(topic, _LiveStream()).add(_decode(data), self._clock.now())
             except msgspec.DecodeError:  # of another version: the store has the events
                 self._live.pop(topic, None)
         elif topic in self._live:
             self._live[topic].at = 0.0  # something else has happened
-        self._waiters.wake(topic)
+        self._topics.notify(topic)
 
     async def _drop_idle(self, pubsub: Any) -> None:
         before = self._clock.now() - IDLE_S
-        idle = [topic for topic, used_at in self._topics.items() if used_at < before and topic != WORK
-                and topic not in self._waiters]
+        idle = [topic for topic, used_at in self._subscribed.items() if used_at < before and topic != WORK
+                and topic not in self._topics]
         for topic in idle:
-            del self._topics[topic]
+            del self._subscribed[topic]
             self._live.pop(topic, None)
         if idle:
             await pubsub.unsubscribe(*(self._prefix + topic for topic in idle))

@@ -26,11 +26,11 @@ class PostgresJobStore(PostgresQueue, PostgresRecords, PostgresStreams, Postgres
         PostgresWakeups.__init__(self, pool, clock)
 
     async def find(self, job_id: str) -> Job | None:
-        self._waiters.mark(f"job:{job_id}")
+        self._topics.mark(f"job:{job_id}")
         return await super().find(job_id)
 
     async def read_events(self, job_id: str, after_n: int, limit: int = 500) -> EventsPage:
-        self._waiters.mark(f"job:{job_id}")
+        self._topics.mark(f"job:{job_id}")
         return await super().read_events(job_id, after_n, limit)
 
     async def sweep(self, *, max_claims: int) -> SweepReport:

@@ -12,8 +12,8 @@ import asyncpg
 
 from stayfast.core.clock import Clock
 from stayfast.stores.base import StoreUnavailable
+from stayfast.stores.jobs.marked_topics import MarkedTopics
 from stayfast.stores.jobs.postgres.connections import BACKOFF_MAX_S, PostgresPool, to_text
-from stayfast.stores.jobs.topics import TopicWaiters
 
 CHANNEL: Final = "stayfast"
 MAX_TOPIC_CHARACTERS: Final = 1900  # the server's limit is 8000 bytes
@@ -27,13 +27,13 @@ class PostgresWakeups:
     def __init__(self, pool: PostgresPool, clock: Clock) -> None:
         self._pool = pool
         self._clock = clock
-        self._waiters = TopicWaiters()
+        self._topics = MarkedTopics()
         self._queued: set[str] = set()
         self._sender: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
 
     async def notify(self, topic: str) -> None:
-        self._waiters.wake(topic)
+        self._topics.notify(topic)
         if self._pool.address.is_pooled or len(topic) > MAX_TOPIC_CHARACTERS:
             return
         self._queued.add(to_text(topic))
@@ -43,7 +43,7 @@ class PostgresWakeups:
     async def wait(self, topic: str, timeout_s: float) -> None:
         if self._listener is None and not self._pool.address.is_pooled:
             self._listener = asyncio.get_running_loop().create_task(self._listen())
-        await self._waiters.wait(topic, timeout_s)
+        await self._topics.wait(topic, timeout_s)
 
     async def stop_wakeups(self) -> None:
         """End its tasks."""
@@ -51,7 +51,7 @@ class PostgresWakeups:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        self._waiters.wake_all()
+        self._topics.notify_all()
 
     async def _send(self) -> None:
         try:
@@ -75,7 +75,7 @@ class PostgresWakeups:
             try:
                 await connection.add_listener(CHANNEL, self._on_notification)
                 if was_broken:
-                    self._waiters.wake_all()
+                    self._topics.notify_all()
                 was_broken = True
                 await _wait_for_end(connection)
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
@@ -84,7 +84,7 @@ class PostgresWakeups:
                 connection.terminate()
 
     def _on_notification(self, _connection: object, _pid: int, _channel: str, topic: str) -> None:
-        self._waiters.wake(topic)
+        self._topics.notify(topic)
 
 
 async def _wait_for_end(connection: Any) -> None:
