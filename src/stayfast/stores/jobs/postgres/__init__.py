@@ -9,6 +9,7 @@
     streams      the events of jobs
     batches      batches and their coordinators
     files        the records of files, and their contents in parts
+    webhooks     ends that webhooks report
     wakeups      LISTEN and NOTIFY
     store        all of them as one store
 

@@ -12,6 +12,7 @@ from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.postgres.connections import PostgresPool, make_sql, to_text
 from stayfast.stores.jobs.postgres.ends import ENDED_BATCHES, JobEnd, end_queued
 from stayfast.stores.jobs.postgres.records import JOB_COLUMNS, JOB_TABLES, build_job, build_result, encode
+from stayfast.stores.jobs.postgres.webhooks import DELETE_REPORTS, INSERT_BATCH_REPORT
 
 _decode: Final = msgspec.msgpack.Decoder(Batch).decode
 _COLUMNS: Final = """record, state, n_total, n_completed, n_failed, n_cancelled, n_expired, usage, finalizing_at,
@@ -23,8 +24,8 @@ _LIST: Final = """
 SELECT {columns} FROM stayfast_batches WHERE tenant = $1 AND door = ANY($2::text[]) {after} ORDER BY seq {order} LIMIT $3"""
 _CREATE: Final = make_sql("""
 INSERT INTO stayfast_batches (id, door, tenant, idempotency_key, state, record, n_total, finalizing_at, cancelling_at,
-                              drop_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING RETURNING {columns}""", columns=_COLUMNS)
+                              drop_at, is_reported)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT DO NOTHING RETURNING {columns}""", columns=_COLUMNS)
 _CLAIM: Final = make_sql("""
 UPDATE stayfast_batches SET token = token + 1, worker = $1, lease_until = (SELECT stayfast_now()) + $2 WHERE id = (
   SELECT id FROM stayfast_batches b WHERE state IN ('validating', 'finalizing', 'cancelling')
@@ -32,6 +33,7 @@ UPDATE stayfast_batches SET token = token + 1, worker = $1, lease_until = (SELEC
     AND (state <> 'cancelling' OR NOT EXISTS (SELECT 1 FROM stayfast_queue q WHERE q.batch_id = b.id))
   ORDER BY seq LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
 RETURNING {columns}""", columns=_COLUMNS)
+_LOCK: Final = "SELECT state, is_reported FROM stayfast_batches WHERE id = $1 FOR NO KEY UPDATE"
 _UPDATE: Final = """
 UPDATE stayfast_batches SET record = $3, n_total = $4, drop_at = $5,
   state = CASE WHEN $6 IN ('validating', 'in_progress') AND state = 'cancelling' THEN state
@@ -73,7 +75,7 @@ class PostgresBatches:
         key = None if batch.idempotency_key is None else batch.idempotency_key.encode("utf-8", "surrogatepass")
         row = await self._pool.fetch_row(
             _CREATE, to_text(batch.id), str(batch.door), batch.tenant or "", key, str(batch.state), encode(batch),
-            batch.n_total, batch.finalizing_at, batch.cancelling_at, batch.drop_at)
+            batch.n_total, batch.finalizing_at, batch.cancelling_at, batch.drop_at, batch.is_reported)
         if row is not None:
             return _build_batch(row), True
         earlier = await self._pool.fetch_row(_FIND, to_text(batch.id))
@@ -104,9 +106,16 @@ class PostgresBatches:
         return None if row is None else _build_batch(row)
 
     async def update_batch(self, batch: Batch, *, lease_s: float | None) -> bool:
-        return bool(await self._pool.fetch(
-            _UPDATE, to_text(batch.id), batch.token, encode(batch), batch.n_total, batch.drop_at, str(batch.state),
-            batch.finalizing_at, batch.cancelling_at, lease_s))
+        async def update(connection: Any) -> bool:
+            before = await connection.fetchrow(_LOCK, to_text(batch.id))
+            rows = await connection.fetch(
+                _UPDATE, to_text(batch.id), batch.token, encode(batch), batch.n_total, batch.drop_at, str(batch.state),
+                batch.finalizing_at, batch.cancelling_at, lease_s)
+            if rows and before["is_reported"] and batch.state.is_final and before["state"] not in ENDED_BATCHES:
+                await connection.execute(INSERT_BATCH_REPORT, to_text(batch.id))
+            return bool(rows)
+
+        return await self._pool.run_transaction(update)
 
     async def cancel_batch(self, batch_id: str) -> Batch | None:
         if await self._pool.fetch(_CANCEL, to_text(batch_id)):
@@ -146,6 +155,7 @@ class PostgresBatches:
             await self._delete_jobs([row["id"] for row in rows])
             n_lines += len(rows)
         await self._pool.fetch("DELETE FROM stayfast_batches WHERE id = $1", batch_id)
+        await self._pool.fetch(DELETE_REPORTS, [batch_id])
         return n_lines + 1
 
     async def _delete_jobs(self, ids: Sequence[str]) -> int:
@@ -154,6 +164,7 @@ class PostgresBatches:
             await connection.execute("DELETE FROM stayfast_queue WHERE job_id = ANY($1::text[])", ids)
             await connection.execute(_DELETE_EVENTS, ids)
             await connection.execute(_DELETE_JOBS, ids)
+            await connection.execute(DELETE_REPORTS, ids)
             return len(ended)
 
         return await self._pool.run_transaction(delete)

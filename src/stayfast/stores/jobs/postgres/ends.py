@@ -15,6 +15,7 @@ from stayfast.core.jobs import BatchState, JobResult, JobState
 from stayfast.core.types import Usage
 from stayfast.stores.jobs.postgres.connections import PostgresPool, columns, to_text
 from stayfast.stores.jobs.postgres.records import encode
+from stayfast.stores.jobs.postgres.webhooks import INSERT_REPORTS
 
 CANCELLED, EXPIRED, DEAD, COMPLETED = JobState.CANCELLED, JobState.EXPIRED, JobState.DEAD, JobState.COMPLETED
 _LOCK_BATCHES: Final = """
@@ -26,7 +27,7 @@ _DELETE: Final = """
 DELETE FROM stayfast_queue q WHERE q.job_id = ANY($1::text[]) AND q.token = ($2::jsonb ->> q.job_id)::integer
   AND (q.state = 2) = $3 AND (NOT $4 OR q.lease_until <= (SELECT stayfast_now()))
 RETURNING q.job_id, q.seq, q.batch_id, q.n_failures, q.worker, q.started_at, q.keep_s, q.model, q.rank, q.tenant, q.cost,
-  (SELECT stayfast_now()) AS now"""
+  q.is_reported, (SELECT stayfast_now()) AS now"""
 _INSERT: Final = """
 INSERT INTO stayfast_ends (job_id, seq, token, state, status_code, body, request_id, upstream, usage, cost_usd, why,
                            n_failures, worker, started_at, finished_at, expires_at)
@@ -83,6 +84,8 @@ async def end_jobs(connection: Any, ends: Sequence[JobEnd], *, is_running: bool 
     by_id = {end.job_id: end for end in ends}
     if rows:
         await connection.execute(_INSERT, *columns([_end_row(row, by_id[row["job_id"]]) for row in rows], N_END_COLUMNS))
+    if reported := [row["job_id"] for row in rows if row["is_reported"]]:
+        await connection.execute(INSERT_REPORTS, reported)
     if not is_running:
         await _refund(connection, rows)
     if batches:

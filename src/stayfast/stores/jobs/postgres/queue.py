@@ -65,9 +65,8 @@ _RELEASE: Final = """
 UPDATE stayfast_queue SET state = CASE WHEN $3::float8 > (SELECT stayfast_now()) THEN 0 ELSE 1 END,
   run_at = $3, worker = NULL, lease_until = NULL, n_failures = n_failures + $4, why = $5
 WHERE job_id = $1 AND token = $2 AND state = 2 AND NOT is_cancelling RETURNING job_id"""
-_COUNT_FAILURE: Final = """
-UPDATE stayfast_queue SET n_failures = n_failures + $3
-WHERE job_id = $1 AND token = $2 AND state = 2 AND is_cancelling RETURNING job_id"""
+_IS_CANCELLING: Final = """
+SELECT token FROM stayfast_queue WHERE job_id = $1 AND token = $2 AND state = 2 AND is_cancelling"""
 _MARK: Final = "UPDATE stayfast_queue SET is_cancelling = true WHERE job_id = $1 AND state = 2 RETURNING job_id"
 _LAPSED: Final = """
 SELECT job_id, token, is_cancelling, n_lost FROM stayfast_queue
@@ -86,9 +85,9 @@ DELETE FROM stayfast_ends WHERE job_id = $1 AND state IN ('failed', 'dead', 'exp
 RETURNING state, token, seq, (SELECT stayfast_now()) AS now"""
 _PUT_BACK: Final = """
 INSERT INTO stayfast_queue (job_id, seq, state, model, tenant, batch_id, rank, vft, cost, n_tokens, created_at, run_at,
-                            deadline_at, aged_at, keep_s, token)
+                            deadline_at, aged_at, keep_s, token, is_reported)
 VALUES ($1, $2, 1, $3, $4, $5, $6, coalesce((SELECT v FROM stayfast_virtual_times WHERE model = $3 AND rank = $6), 0),
-        0, $7, $8, 0, 'Infinity', $9, $10, $11)"""
+        0, $7, $8, 0, 'Infinity', $9, $10, $11, $12)"""
 
 
 def tokens_by_job(held: Sequence[tuple[str, int]]) -> str:
@@ -243,11 +242,11 @@ def _build_claim(row: Any) -> ClaimedJob:
 
 async def _release(connection: Any, release: Release) -> bool:
     job_id = to_text(release.job_id)
-    n_failures = int(release.is_failure)
-    if await connection.fetch(_RELEASE, job_id, release.token, release.run_at, n_failures, to_text(release.why)):
+    if await connection.fetch(_RELEASE, job_id, release.token, release.run_at, int(release.is_failure),
+                              to_text(release.why)):
         return True
-    is_held = await connection.fetch(_COUNT_FAILURE, job_id, release.token, n_failures)
-    return bool(is_held) and bool(await end_jobs(connection, [
+    row = await connection.fetchrow(_IS_CANCELLING, job_id, release.token)
+    return row is not None and bool(await end_jobs(connection, [
         JobEnd(job_id, release.token, JobState.CANCELLED, _CANCELLED)]))
 
 
@@ -271,5 +270,5 @@ async def _retry(connection: Any, job_id: str) -> bool:
     new = decode_new_job(job["record"])
     await connection.execute(_PUT_BACK, job_id, row["seq"], job["model"], job["tenant"], job["batch_id"], new.rank,
                              new.n_tokens, job["created_at"], inf if new.aged_at is None else new.aged_at,
-                             new.keep_s, row["token"])
+                             new.keep_s, row["token"], new.is_reported)
     return True

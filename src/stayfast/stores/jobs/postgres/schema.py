@@ -67,6 +67,7 @@ CREATE TABLE stayfast_queue (         -- jobs that have not ended
   lease_until double precision,
   started_at double precision,
   is_cancelling boolean NOT NULL DEFAULT false,
+  is_reported boolean NOT NULL DEFAULT false,
   why text NOT NULL DEFAULT '') WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02,
                                        autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX stayfast_queue_ready ON stayfast_queue (model, rank, vft, deadline_at, seq) WHERE state = 1;
@@ -135,6 +136,7 @@ CREATE TABLE stayfast_batches (
   finalizing_at double precision,
   cancelling_at double precision,
   drop_at double precision,
+  is_reported boolean NOT NULL DEFAULT false,
   token integer NOT NULL DEFAULT 0,
   worker text,
   lease_until double precision) WITH (fillfactor = 50);
@@ -144,6 +146,22 @@ CREATE INDEX stayfast_batches_tenant ON stayfast_batches (tenant, seq);
 CREATE INDEX stayfast_batches_state ON stayfast_batches (state)
   WHERE state IN ('validating', 'in_progress', 'finalizing', 'cancelling');
 CREATE INDEX stayfast_batches_expiry ON stayfast_batches (drop_at) WHERE drop_at IS NOT NULL;
+
+CREATE TABLE stayfast_reports (       -- ends that webhooks report; deleted when all have confirmed it
+  id text COLLATE "C" PRIMARY KEY,
+  seq bigint GENERATED ALWAYS AS IDENTITY,
+  subject_id text NOT NULL,
+  is_batch boolean NOT NULL,
+  created_at double precision NOT NULL,
+  n_attempts integer NOT NULL DEFAULT 0,
+  next_at double precision NOT NULL DEFAULT 0,
+  delivered text[] NOT NULL DEFAULT '{}',
+  is_failed boolean NOT NULL DEFAULT false,
+  why text NOT NULL DEFAULT '',
+  token integer NOT NULL DEFAULT 0,
+  lease_until double precision);
+CREATE INDEX stayfast_reports_due ON stayfast_reports (is_failed, next_at);
+CREATE INDEX stayfast_reports_order ON stayfast_reports (is_failed, seq);
 
 CREATE TABLE stayfast_files (
   id text COLLATE "C" PRIMARY KEY,

@@ -13,11 +13,12 @@ from stayfast.stores.jobs.postgres.records import PostgresRecords
 from stayfast.stores.jobs.postgres.schema import migrate
 from stayfast.stores.jobs.postgres.streams import PostgresStreams
 from stayfast.stores.jobs.postgres.wakeups import PostgresWakeups
+from stayfast.stores.jobs.postgres.webhooks import PostgresReports
 
 
 class PostgresJobStore(PostgresQueue, PostgresRecords, PostgresStreams, PostgresBatches, PostgresFileRecords,
-                       PostgresWakeups):
-    """A `JobStore` that several machines share. One event loop's."""
+                       PostgresReports, PostgresWakeups):
+    """A `JobStore` and `ReportStore` that several machines share. One event loop's."""
 
     def __init__(self, pool: PostgresPool, clock: Clock) -> None:
         PostgresQueue.__init__(self, pool)

@@ -44,10 +44,10 @@ ON CONFLICT (model, rank, tenant) DO UPDATE
 RETURNING model, rank, tenant, vft"""
 _INSERT_QUEUE: Final = """
 INSERT INTO stayfast_queue (job_id, seq, state, model, tenant, batch_id, rank, vft, cost, n_tokens, created_at, run_at,
-                            deadline_at, aged_at, keep_s)
+                            deadline_at, aged_at, keep_s, is_reported)
 SELECT * FROM unnest($1::text[], $2::bigint[], $3::smallint[], $4::text[], $5::text[], $6::text[], $7::smallint[],
                      $8::float8[], $9::float8[], $10::bigint[], $11::float8[], $12::float8[], $13::float8[], $14::float8[],
-                     $15::float8[])"""
+                     $15::float8[], $16::boolean[])"""
 _FIND_EARLIER: Final = """
 SELECT g.n, (SELECT id FROM (
          SELECT id FROM stayfast_jobs j WHERE j.id = g.id
@@ -106,8 +106,8 @@ async def _enqueue(connection: Any, new: Sequence[tuple[NewJob, Any]]) -> None:
             row["id"], row["seq"], DEFERRED if job.run_at > row["created_at"] else READY, model, tenant,
             None if job.batch_id is None else to_text(job.batch_id), rank, finish[flow], cost, job.n_tokens,
             row["created_at"], job.run_at, inf if job.deadline_at is None else job.deadline_at,
-            inf if job.aged_at is None else job.aged_at, job.keep_s))
-    await connection.execute(_INSERT_QUEUE, *columns(queued, 15))
+            inf if job.aged_at is None else job.aged_at, job.keep_s, job.is_reported))
+    await connection.execute(_INSERT_QUEUE, *columns(queued, 16))
 
 
 def _flow_of(job: NewJob) -> tuple[str, int, str]:
