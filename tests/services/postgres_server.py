@@ -63,10 +63,12 @@ class PostgresServer:
     def kill(self) -> None:
         """As a crash does: all of its processes at once."""
         assert self._process is not None
-        for pid in [self._process.pid, *_children(self._process.pid)]:
+        pids = [self._process.pid, *_children(self._process.pid)]
+        for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait(STOP_S)
+        wait_until(lambda: all(_has_ended(pid) for pid in pids), STOP_S, self._errors)  # it does not start before
 
     def stop(self) -> None:
         """At once, but in order."""
@@ -119,6 +121,13 @@ def _server_user() -> int | None:
 
 def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 @contextmanager
