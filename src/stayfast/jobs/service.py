@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
+from os import getpid
+from secrets import token_hex
 
 from msgspec import structs
 
@@ -32,12 +34,13 @@ class JobService:
     """
 
     def __init__(self, store: JobStore, files: FileBodies, config: JobsConfig, clock: Clock,
-                 terms: QueueTerms | None = None) -> None:
-        """terms: None: every tenant has the same."""
+                 terms: QueueTerms | None = None, *, worker: str = "") -> None:
+        """terms: None: every tenant has the same. worker: of the streams that this process generates itself."""
         self.store = store
         self.files = files
         self.config = config
         self.clock = clock
+        self.worker = worker or f"gateway:{token_hex(6)}:{getpid()}"
         self.terms = terms or QueueTerms(config, {}, Points())
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
