@@ -73,14 +73,13 @@ class BatchCoordinator:
     async def run(self) -> None:
         """Run batches until cancelled."""
         while True:
-            try:
-                if not await self.step():
-                    await sleep_until_notified(self._store, BATCHES, POLL_S)
-            except StoreUnavailable:
+            (outcome,) = await asyncio.gather(self.step(), return_exceptions=True)
+            if isinstance(outcome, BaseException):
+                if not isinstance(outcome, StoreUnavailable):
+                    self._report(outcome)  # one batch must not stop the others; it is tried again after its lease
                 await asyncio.sleep(RETRY_S)
-            except Exception as error:  # noqa: BLE001  # one batch must not stop the others; it is tried again after its lease
-                self._report(error)
-                await asyncio.sleep(RETRY_S)
+            elif not outcome:
+                await sleep_until_notified(self._store, BATCHES, POLL_S)
 
     async def step(self) -> bool:
         """Advance one batch as far as it goes now; False if none has work. Raises StoreUnavailable: then the batch goes on
