@@ -81,7 +81,8 @@ class JobsHost:
     def make_service(self, settings: Settings) -> JobService:
         """The service of the endpoints with these settings, on the same store."""
         terms = QueueTerms(settings.jobs, settings.tenants, settings.admission.priority_points)
-        return JobService(self.lazy.as_store(), self.files, settings.jobs, self._parts.clock, terms)
+        return JobService(self.lazy.as_store(), self.files, settings.jobs, self._parts.clock, terms,
+                          worker=self.presence.worker)
 
     async def start(self) -> None:
         """Open the store if there is one; without it the gateway serves all the same."""

@@ -73,18 +73,13 @@ class BatchCoordinator:
     async def run(self) -> None:
         """Run batches until cancelled. A batch that fails unexpectedly is tried again after its lease."""
         while True:
-            step = asyncio.get_running_loop().create_task(self.step())
-            try:
-                await asyncio.wait((step,))
-            finally:
-                step.cancel()
-            error = step.exception()
-            if error is None and not step.result():
-                await sleep_until_notified(self._store, BATCHES, POLL_S)
-            elif error is not None:
-                if not isinstance(error, StoreUnavailable):
-                    self._report(error)
+            (outcome,) = await asyncio.gather(self.step(), return_exceptions=True)
+            if isinstance(outcome, BaseException):
+                if not isinstance(outcome, StoreUnavailable):
+                    self._report(outcome)  # one batch must not stop the others; it is tried again after its lease
                 await asyncio.sleep(RETRY_S)
+            elif not outcome:
+                await sleep_until_notified(self._store, BATCHES, POLL_S)
 
     async def step(self) -> bool:
         """Advance one batch as far as it goes now; False if none has work. Raises StoreUnavailable: then the batch goes on
