@@ -135,6 +135,9 @@ class FakeBackend:
         self.forgotten.append(what)
         return b'{"forgotten":3,"gone":[]}'
 
+    async def gateways(self) -> bytes:
+        return b'{"object":"list","data":[],"why_alone":null,"findings":[]}'
+
     async def inspect_answer(self, key: bytes) -> bytes | None:
         return b'{"bytes":5}' if key == bytes(32) else None
 

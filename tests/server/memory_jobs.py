@@ -1,19 +1,34 @@
 """A store of jobs in memory with the methods that the endpoints call, and a server with it."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
 from stayfast.core.clock import SystemClock
-from stayfast.core.jobs import ClaimedJob, Job, JobEvent, JobFilter, JobResult, JobState, NewJob, Submitted
+from stayfast.core.jobs import (
+    ClaimedJob,
+    Job,
+    JobEvent,
+    JobFilter,
+    JobResult,
+    JobState,
+    NewJob,
+    QueueDepth,
+    Submitted,
+)
 from stayfast.jobs.config import JobsConfig
 from stayfast.jobs.service import JobService
 from stayfast.stores.jobs.base import EventsPage, FileBodies, JobStore
-from tests.server.fakes import FakeBackend, Running, serving
-from tests.server.keys import KEYS
+from tests.server.fakes import Client, FakeBackend, Running, get, post, serving
+from tests.server.keys import ADMIN, KEY, KEYS
+
+MINE, OTHER = f"authorization: Bearer {KEY}", f"authorization: Bearer {ADMIN}"
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+ANSWER = b'{"id":"x","choices":[]}'
 
 
 class MemoryJobs:
@@ -80,6 +95,17 @@ class MemoryJobs:
             return self.change(job_id, state=JobState.CANCELLED)
         return job if job.state.is_final else self.change(job_id, is_cancelling=True)
 
+    async def retry_dead(self, job_id: str) -> Job | None:
+        if self.jobs[job_id].state not in (JobState.DEAD, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED):
+            return None
+        self.results.pop(job_id, None)
+        return self.change(job_id, state=JobState.QUEUED, finished_at=None, why="")
+
+    async def depths(self) -> list[QueueDepth]:
+        queued = [job for job in self.jobs.values() if job.state is JobState.QUEUED]
+        return [QueueDepth(model, sum(job.model == model for job in queued),
+                           oldest_at=min(job.created_at for job in queued)) for model in {job.model for job in queued}]
+
     async def count_ahead(self, job_id: str) -> int:
         return [job.id for job in self.jobs.values() if job.state is JobState.QUEUED].index(job_id)
 
@@ -122,3 +148,22 @@ async def serving_jobs(config: JobsConfig | None = None) -> AsyncIterator[tuple[
     backend.jobs = JobService(cast("JobStore", store), cast("FileBodies", None), config or JobsConfig(), SystemClock())
     async with serving(backend) as running:
         yield running, store
+
+
+def submission(**fields: object) -> bytes:
+    """The body of a submission."""
+    return json.dumps({"endpoint": "/v1/chat/completions", "body": BODY} | fields).encode()
+
+
+async def submit(client: Client, *lines: str, **fields: object) -> tuple[int, dict[str, str], Any]:
+    """Submit a job; status, headers and parsed body."""
+    client.send(post(submission(**fields), "/v1/jobs", MINE, *lines))
+    status, headers, body = await client.answer()
+    return status, headers, json.loads(body)
+
+
+async def fetch(client: Client, path: str, *, method: str = "GET", key: str = MINE) -> tuple[int, dict[str, str], Any]:
+    """One request without a body."""
+    client.send(get(path, key, "content-length: 0", method=method))
+    status, headers, body = await client.answer()
+    return status, headers, json.loads(body)

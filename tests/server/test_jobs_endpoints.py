@@ -9,33 +9,10 @@ import uvloop
 
 from stayfast.core.jobs import JobEvent, JobResult, JobState
 from stayfast.jobs.config import JobsConfig
-from tests.server.fakes import Client, eventually, get, post, serving
-from tests.server.keys import ADMIN, KEY
-from tests.server.memory_jobs import serving_jobs
+from tests.server.fakes import eventually, get, post, serving
+from tests.server.memory_jobs import ANSWER, BODY, MINE, OTHER, fetch, serving_jobs, submission, submit
 
 pytestmark = pytest.mark.sockets
-MINE, OTHER = f"authorization: Bearer {KEY}", f"authorization: Bearer {ADMIN}"
-BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-ANSWER = b'{"id":"x","choices":[]}'
-
-
-def submission(**fields: object) -> bytes:
-    """The body of a submission."""
-    return json.dumps({"endpoint": "/v1/chat/completions", "body": BODY} | fields).encode()
-
-
-async def submit(client: Client, *lines: str, **fields: object) -> tuple[int, dict[str, str], Any]:
-    """Submit a job; status, headers and parsed body."""
-    client.send(post(submission(**fields), "/v1/jobs", MINE, *lines))
-    status, headers, body = await client.answer()
-    return status, headers, json.loads(body)
-
-
-async def fetch(client: Client, path: str, *, method: str = "GET", key: str = MINE) -> tuple[int, dict[str, str], Any]:
-    """One request without a body."""
-    client.send(get(path, key, "content-length: 0", method=method))
-    status, headers, body = await client.answer()
-    return status, headers, json.loads(body)
 
 
 def test_submission_is_accepted_with_place_and_location() -> None:

@@ -65,6 +65,7 @@ class Stage(Word):
 ADMIT, CACHE, CONTEXT, ROUTE, CALL, RELAY, SETTLE = Stage
 
 
+JOB = "job"  # role of an attempt at a job: its client waits elsewhere, if at all
 FROM_CACHE = "(cache)"  # the name of the cache where an upstream is named; settings cannot use it
 
 

@@ -7,6 +7,8 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, Shed, StayfastError
 from stayfast.core.jobs import Job, JobEvent, JobFilter, JobResult, NewJob, Submitted
 from stayfast.jobs.config import JobsConfig
+from stayfast.jobs.terms import QueueTerms
+from stayfast.policy.admission.priority import Points
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import FileBodies, JobStore, StoreFull
 
@@ -26,11 +28,14 @@ class JobService:
     503 for a store that is full or unavailable.
     """
 
-    def __init__(self, store: JobStore, files: FileBodies, config: JobsConfig, clock: Clock) -> None:
+    def __init__(self, store: JobStore, files: FileBodies, config: JobsConfig, clock: Clock,
+                 terms: QueueTerms | None = None) -> None:
+        """terms: None: every tenant has the same."""
         self.store = store
         self.files = files
         self.config = config
         self.clock = clock
+        self.terms = terms or QueueTerms(config, {}, Points())
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         """Store jobs of one tenant; durable when it returns. Raises Shed (429 beyond `max_queued`, 503)."""

@@ -50,6 +50,9 @@ class AllWorkers(Protocol):
     async def purge(self, what: PurgeFilter) -> bytes:
         """Remove stored answers; returns how many."""
 
+    async def gateways(self) -> bytes:
+        """All gateways that share state, this one at least."""
+
     async def inspect_answer(self, key: bytes) -> bytes | None:
         """One stored answer, without its text; None if there is none."""
 

@@ -12,8 +12,9 @@ REQUESTS = "/admin/requests"
 STATE = "/debug/state"
 METRICS = "/metrics"
 CACHE = "/admin/cache"
+GATEWAYS = "/admin/gateways"
 MAX_LISTED = 1000  # requests in one response
-_OTHER_PATHS = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE}
+_OTHER_PATHS = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE, GATEWAYS}
 _READ_METHODS = ("GET", "HEAD")
 RETRY_WHEN_DRAINING_S = 1.0
 

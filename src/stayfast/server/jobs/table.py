@@ -1,11 +1,22 @@
 """All endpoints of durable work."""
 
+from stayfast.core.jobs import Door
+from stayfast.jobs.batches import BatchService
+from stayfast.jobs.files import FileService
 from stayfast.jobs.service import JobService
 from stayfast.server.backend import ActiveSystem
+from stayfast.server.jobs.admin_jobs import AdminJobs
+from stayfast.server.jobs.batches import BatchEndpoints
 from stayfast.server.jobs.endpoint import Endpoint
+from stayfast.server.jobs.files import FileEndpoints
 from stayfast.server.jobs.jobs import JobEndpoints
+from stayfast.server.jobs.message_batches import MessageBatchEndpoints
 
 
 def make_endpoints(service: JobService, current: ActiveSystem) -> tuple[Endpoint, ...]:
     """The endpoints of one service; their paths are those of `server.job_paths`."""
-    return JobEndpoints(service, current).endpoints()
+    files = FileService(service)
+    batches, message_batches = (BatchService(service, files, door) for door in (Door.BATCH, Door.MESSAGE_BATCH))
+    return (*JobEndpoints(service, current).endpoints(), *AdminJobs(service).endpoints(),
+            *FileEndpoints(files, service.config).endpoints(), *BatchEndpoints(batches).endpoints(),
+            *MessageBatchEndpoints(message_batches, current).endpoints())

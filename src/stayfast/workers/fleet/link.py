@@ -20,7 +20,7 @@ from stayfast.core.clock import Clock, Rng
 from stayfast.policy.fleet.findings import find_differences
 from stayfast.policy.fleet.fleet_size import FleetSize
 from stayfast.policy.resilience.retry import backoff_s
-from stayfast.stores.fleet.base import FleetStore, FleetUnavailable
+from stayfast.stores.fleet.base import FleetStore, FleetUnavailable, LiveGateway
 from stayfast.workers.fleet.breakers import BreakerExchange
 from stayfast.workers.fleet.records import (
     MAX_BREAKERS,
@@ -41,6 +41,8 @@ OVERLAP_S: Final = 10.0
 GONE_AFTER_BEATS: Final = 3
 PURGE_WAIT_S: Final = 1.5  # for the other gateways to confirm
 PURGE_POLL_S: Final = 0.02
+REMEMBERED_S: Final = 60.0  # a restarted server lists the gateways one after another
+UNKNOWN: Final = "(unknown)"  # gateways, before the first exchange
 MAX_PENDING: Final = 100  # purges that wait for the server
 RETRY_S, RETRY_MAX_S = 0.5, 5.0
 
@@ -53,9 +55,6 @@ class GatewayHost(Protocol):
 
     async def describe(self) -> GatewayRecord:
         """The gateway without its breakers: all workers."""
-
-    async def set_size(self, n_gateways: int) -> None:
-        """The number of gateways, for all workers."""
 
     async def purge(self, what: bytes) -> bytes:
         """Execute a purge in all workers; returns its result."""
@@ -91,6 +90,7 @@ class FleetLink:
         self._beat_s = heartbeat_s
         self._ttl_s = GONE_AFTER_BEATS * heartbeat_s
         self._others: dict[str, GatewayRecord] = {}
+        self._seen_at: dict[str, float] = {}  # other gateways of the last REMEMBERED_S
         self._exchanged_at: float | None = None
         self._why = ""
         self._pending: deque[bytes] = deque(maxlen=MAX_PENDING)
@@ -124,11 +124,11 @@ class FleetLink:
         live = await self._store.beat(self.id, _encode_record(record), self._ttl_s)
         now = self._clock.now()
         self._others = {one.id: read_record(one.id, one.record) for one in live if one.id != self.id}
+        self._note_seen(live)
         for gateway, other in self._others.items():
             self.breakers.board.receive(gateway, other.views, now)
         self.breakers.board.keep_only(frozenset(self._others))
         self.size.observe(1 + len(self._others), now)
-        await host.set_size(self.size.n)
         self._exchanged_at = self._clock.now()
         if self._why:
             self._why = ""
@@ -139,7 +139,9 @@ class FleetLink:
         records: dict[str, tuple[GatewayRecord, float]] = {}
         why = ""
         try:
-            for live in await self._store.list_gateways(self._ttl_s):
+            listed = await self._store.list_gateways(self._ttl_s)
+            self._note_seen(listed)
+            for live in listed:
                 records[live.id] = (read_record(live.id, live.record), live.seen_s_ago)
         except FleetUnavailable as error:
             why = f"the server of shared state is unavailable ({error}), so other gateways are unknown"
@@ -161,7 +163,7 @@ class FleetLink:
             self._pending.append(encode_message(msgspec.structs.replace(order, call="")))
             self._start_retrying()
             why = f"the server of shared state is unavailable ({error}); the purge is retried"
-            return RemotePurge([], dict.fromkeys(self._others or ["the other gateways"], why))
+            return RemotePurge([], dict.fromkeys(sorted(self._seen_at) or [UNKNOWN], why))
         results, ends_at = [], self._clock.now() + PURGE_WAIT_S
         while waiting and self._clock.now() < ends_at:
             for reply in await self._take_replies(call):
@@ -180,6 +182,11 @@ class FleetLink:
             if await self._store.claim_epoch(route, epoch):
                 self._log("fleet", detail=f"route {route} has a new epoch: its answers are purged at the other gateways")
                 await self._store.publish(encode_message(PurgeOrder(self.id, "", what)))
+
+    def _note_seen(self, live: Sequence[LiveGateway]) -> None:
+        now = self._clock.now()
+        self._seen_at = {gateway: at for gateway, at in self._seen_at.items() if at > now - REMEMBERED_S}
+        self._seen_at.update({one.id: now for one in live if one.id != self.id})
 
     async def _take_replies(self, call: str) -> Sequence[PurgeReply]:
         try:

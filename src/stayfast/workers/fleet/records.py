@@ -8,7 +8,7 @@ import msgspec
 
 from stayfast.policy.fleet.breaker_hints import BreakerView
 from stayfast.policy.fleet.findings import FleetMember
-from stayfast.policy.fleet.merged_times import MergedTimes
+from stayfast.policy.merged_times import MergedTimes
 
 MAX_RECORD_BYTES = 64 * 1024
 MAX_BREAKERS = 64  # that are not closed, in one record
