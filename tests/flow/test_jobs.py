@@ -70,7 +70,7 @@ def test_a_job_is_in_explain_with_its_claim_and_wait() -> None:
     drive(main)
 
 
-def test_an_upstream_gets_the_job_as_idempotency_key() -> None:
+def test_upstream_gets_the_job_as_idempotency_key() -> None:
     """The same for every claim, in place of the client's own."""
     async def main(loop: SimLoop) -> None:
         seen: list[dict[str, str]] = []

@@ -66,7 +66,7 @@ def test_jobs_cost_a_gateway_without_jobs_nothing(tmp_path: Path) -> None:
         assert not (tmp_path / "jobs").exists()
 
 
-def test_a_gateway_without_a_writable_folder_serves_and_refuses_jobs(tmp_path: Path) -> None:
+def test_gateway_without_a_writable_folder_serves_and_refuses_jobs(tmp_path: Path) -> None:
     """503 for jobs; requests are served."""
     (tmp_path / "jobs").write_text("in the way")
     with running(tmp_path, 1, settings(tmp_path)) as gateway:

@@ -114,7 +114,7 @@ class JobStoreMachine(RuleBasedStateMachine):
         if holds:
             assert released == [True]
             job.state = JobState.CANCELLED if job.is_cancelling else JobState.QUEUED
-            job.run_at, job.n_failures = 0.0, job.n_failures + is_failure
+            job.run_at, job.n_failures = 0.0, job.n_failures + (is_failure and not job.is_cancelling)
 
     @precondition(lambda self: self._claims)
     @rule(pick=PICK)
@@ -138,7 +138,8 @@ class JobStoreMachine(RuleBasedStateMachine):
 
     @rule(worker=WORKERS)
     def extend(self, worker: str) -> None:
-        mine = [claimed for claimed in self._claims if claimed.job.worker == worker]
+        latest = {claimed.job.id: claimed for claimed in self._claims if claimed.job.worker == worker}
+        mine = list(latest.values())
         lost = {claimed.job.id for claimed in mine if not self._holds(claimed)}
         cancelled = {claimed.job.id for claimed in mine if self._holds(claimed) and self._jobs[claimed.job.id].is_cancelling}
         beat = self._run(self._rig.store.extend(worker, [HeldJob(one.job.id, one.job.token) for one in mine], LEASE_S))
@@ -175,29 +176,19 @@ class JobStoreMachine(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        now, finished = self._rig.now(), set()
-        report = self._run(self._rig.store.sweep(max_claims=MAX_CLAIMS))
-        counts = {JobState.QUEUED: 0, JobState.DEAD: 0, JobState.EXPIRED: 0}
-        for job_id, job in self._jobs.items():
+        now, before = self._rig.now(), {job_id for job_id, job in self._jobs.items() if job.state.is_final}
+        reports = [self._run(self._rig.store.sweep(max_claims=MAX_CLAIMS)) for _ in range(2)]
+        for job in self._jobs.values():
             if job.state is JobState.RUNNING and job.lease_until <= now:
                 job.lose_worker()
-            elif job.state is JobState.QUEUED and job.deadline_at is not None and job.deadline_at <= now:
-                job.state = JobState.EXPIRED
-            else:
-                continue
-            counts[job.state] = counts.get(job.state, 0) + 1
-            if job.state.is_final:
-                finished.add(job_id)
-        assert set(report.finished) - finished == set()
-        self._sweep_recovered(now)
-        assert report.n_dead == counts[JobState.DEAD]
-
-    def _sweep_recovered(self, now: float) -> None:
-        """A recovered job whose deadline has passed expires in the same sweep or in the next one: do that one too."""
-        self._run(self._rig.store.sweep(max_claims=MAX_CLAIMS))
-        for job in self._jobs.values():
             if job.state is JobState.QUEUED and job.deadline_at is not None and job.deadline_at <= now:
-                job.state = JobState.EXPIRED
+                job.state = JobState.EXPIRED  # in the same sweep as its lease ends, or in the next one
+        ended = {job_id for job_id, job in self._jobs.items() if job.state.is_final} - before
+        finished = [job_id for report in reports for job_id in report.finished]
+        assert sorted(finished) == sorted(ended)
+        states = [self._jobs[job_id].state for job_id in ended]
+        assert sum(report.n_dead for report in reports) == states.count(JobState.DEAD)
+        assert sum(report.n_expired for report in reports) == states.count(JobState.EXPIRED)
 
     @rule(prefix=st.sampled_from(["h:", "g:", "h:1:1"]))
     def recover(self, prefix: str) -> None:
@@ -237,5 +228,5 @@ class JobStoreMachine(RuleBasedStateMachine):
 def check_store(opened: Callable[[], AbstractAsyncContextManager[JobStoreRig]], n_examples: int = 25) -> None:
     """Run the machine on fresh stores."""
     run_state_machine_as_test(cast("Any", lambda: JobStoreMachine(opened())), settings=settings(
-        max_examples=n_examples, stateful_step_count=30, deadline=None,
+        max_examples=n_examples, stateful_step_count=40, deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]))

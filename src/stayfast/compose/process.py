@@ -57,9 +57,8 @@ class Process:
         self._rng = Random(os.urandom(16))
         self._tasks = ConnectionTasks(self.report)
         self._engines = Engines(observers.sink, self._clock, self._rng)
-        self._probing: asyncio.Task[None] | None = None
-        self._warming: asyncio.Task[None] | None = None
-        self._loops: list[asyncio.Task[None]] = []  # until the end of the process
+        self._of_system: list[asyncio.Task[None]] = []  # end with the system at a reload
+        self._of_process: list[asyncio.Task[None]] = []
         self._purging: asyncio.Task[None] | None = None  # purges old epochs
         self._reloading = asyncio.Lock()
         self._loading = asyncio.Lock()
@@ -73,18 +72,21 @@ class Process:
         if self._engine_addresses is None:
             await self._engines.start_missing(settings.engines)
         observers = self._observers
-        parts = ProcessParts(self._clock, self._rng, observers.sink, self._warn_about_jobs, self._tasks.spawn)
+        parts = ProcessParts(self._clock, self._rng, observers.sink, self._warn_about_jobs, self.report,
+                             self._tasks.spawn)
         self._jobs = JobsHost(settings, observers.current, parts, open_stores=open_job_stores,
                               is_sweeper=observers.aggregate.peers.n == 0)
         system = self._build(settings, None)
         await self._purge_epochs(system, None)
         self._current = ActiveSystem(system)
         self._begin(system)
-        self._loops.append(self._tasks.spawn(watch_loop(self._clock, self._observers.sink)))
+        self._of_process.append(self._tasks.spawn(watch_loop(self._clock, self._observers.sink)))
         if self._observers.worker_sync is not None:
-            self._loops.append(self._tasks.spawn(self._observers.worker_sync.run()))
+            self._of_process.append(self._tasks.spawn(self._observers.worker_sync.run()))
         self._observers.fleet.start(self._observers.aggregate, self._tasks.spawn)
         await self._jobs.start()
+        if self._observers.leases is not None:
+            self._observers.leases.begin(self._tasks.spawn)
         return self._current
 
     def make_hooks(self, on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> ServerHooks:
@@ -105,10 +107,12 @@ class Process:
         if self._jobs is not None:
             await self._jobs.stop()
         self._observers.aggregate.turns.cancel_all()
-        for task in (self._probing, self._warming, self._purging, *self._loops):
+        for task in (*self._of_system, *self._of_process, self._purging):
             if task is not None:
                 task.cancel()
         await self._observers.fleet.close(self._observers.aggregate)
+        if self._observers.leases is not None:
+            await self._observers.leases.close()
         for log in label_logs(self._system.gateway.router.routes) if self._system is not None else ():
             log.close()
         self._observers.aggregate.peers.close()
@@ -184,11 +188,11 @@ class Process:
                 await tried.wait()
 
     def _begin(self, system: System) -> None:
-        for task in (self._probing, self._warming):
-            if task is not None:
-                task.cancel()
-        self._probing = self._tasks.spawn(system.prober.run())
-        self._warming = self._tasks.spawn(system.refresher.run()) if system.refresher is not None else None
+        for task in self._of_system:
+            task.cancel()
+        self._of_system = [self._tasks.spawn(system.prober.run())]
+        if system.refresher is not None:
+            self._of_system.append(self._tasks.spawn(system.refresher.run()))
         self._system = system
         if self._jobs is not None:
             self._jobs.settings = system.settings

@@ -1,6 +1,6 @@
 """Admission of a request: first its tenant's quota, then a place in the gateway. `AdmitAll` is the null object."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from math import ceil
 from random import Random
@@ -30,6 +30,7 @@ from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.priority import BANDS, LOWEST_BAND, RecentKeys, Urgency
 from stayfast.policy.admission.queue import QueueEntry
 from stayfast.policy.admission.quota import NOTHING, Amount, Refusal
+from stayfast.policy.fleet.slices import WAIT_S
 
 SHEDDING_S = 1.0  # the gateway counts as shedding for this long after the last rejection
 JUDGES = "(judge)"  # the tenant of judgements, which are short: their usage tells nothing about clients
@@ -43,6 +44,7 @@ def _release_nothing() -> None:
 
 ADMITTED = Admitted(_release_nothing)
 JOB_ADMITTED = Admitted(_release_nothing, band=LOWEST_BAND)
+WaitForGrant = Callable[[str, str, float, float], Awaitable[bool]]  # of a tenant, a limit and a cost, until an instant
 
 
 class Admit(Protocol):
@@ -64,10 +66,13 @@ class Admission:
     used quota stays used.
     """
 
-    __slots__ = ("_clock", "_repeats", "_rng", "_shed_at", "places", "tenants")
+    __slots__ = ("_clock", "_repeats", "_rng", "_shed_at", "_wait_for_grant", "places", "tenants")
 
     def __init__(self, config: AdmissionConfig, tenants: Mapping[str, TenantConfig], clock: Clock, rng: Random, *,
-                 outlook: QueueOutlook | None = None, buckets: Buckets = own_buckets) -> None:
+                 outlook: QueueOutlook | None = None, buckets: Buckets = own_buckets,
+                 wait_for_grant: WaitForGrant | None = None) -> None:
+        """wait_for_grant: None: no other gateway shares the quotas."""
+        self._wait_for_grant = wait_for_grant
         self._clock = clock
         self._rng = rng
         self._repeats = RecentKeys()
@@ -91,6 +96,9 @@ class Admission:
         most_usd = tenant.most_cost_usd(request, n_input, ex.policy.dearest) if quota.has_cost else 0.0
         reserved = (1.0, n_input + n_output, most_usd)
         refusal = quota.reserve(reserved, now)
+        if refusal is not None and self._wait_for_grant is not None:
+            refusal = await self._reserve_granted(tenant, reserved, refusal)
+            now = self._clock.now()
         if refusal is not None:
             raise self._over_quota(ex, tenant, refusal, now)
         try:
@@ -117,6 +125,14 @@ class Admission:
                        arrival.is_job)
         return Admitted(place.leave, start_reply, lane.name if lane is not None else "", band, tenant.share,
                         quota.allowances(now))
+
+    async def _reserve_granted(self, tenant: Tenant, reserved: Amount, refusal: Refusal | None) -> Refusal | None:
+        """Reserve again after the next slice of each limit that had too little here."""
+        assert self._wait_for_grant is not None
+        until = self._clock.now() + WAIT_S
+        while refusal is not None and await self._wait_for_grant(tenant.name, refusal.limit, refusal.wanted, until):
+            refusal = tenant.quota.reserve(reserved, self._clock.now())
+        return refusal
 
     def is_shedding(self, now: float) -> bool:
         """Whether requests wait, or one was rejected within SHEDDING_S: then no optional load is added."""
