@@ -1,6 +1,8 @@
 """Which store holds the jobs: an SQLite file of this machine, or PostgreSQL."""
 
 import asyncio
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from stayfast.core.clock import Clock
@@ -10,9 +12,13 @@ from stayfast.stores.jobs.base import FileBodies, JobStore
 from stayfast.stores.jobs.file_bodies import DiskFileBodies
 from stayfast.stores.jobs.handover import SharedJobStore
 
+_POSTGRES = "stayfast.stores.jobs.postgres.store"  # imported on use: its driver is an extra
+
 
 async def open_job_stores(config: JobsConfig, folder: Path, clock: Clock) -> tuple[JobStore, FileBodies]:
     """The store and the contents of its files. Raises StoreUnavailable with the cause."""
+    if config.store is not None:
+        return await _open_postgres(config.store.reveal(), clock)
     try:
         await asyncio.to_thread(folder.mkdir, mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -24,3 +30,13 @@ async def open_job_stores(config: JobsConfig, folder: Path, clock: Clock) -> tup
         await store.close()
         raise
     return store, DiskFileBodies(folder / "files", clock)
+
+
+async def _open_postgres(url: str, clock: Clock) -> tuple[JobStore, FileBodies]:
+    if find_spec("asyncpg") is None:
+        raise StoreUnavailable("jobs.store needs PostgreSQL's driver: pip install '.[postgres]' in Stayfast's checkout")
+    try:
+        stores: tuple[JobStore, FileBodies] = await import_module(_POSTGRES).open_postgres_store(url, clock)
+    except ValueError as error:
+        raise StoreUnavailable(str(error)) from None
+    return stores

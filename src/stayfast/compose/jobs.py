@@ -5,6 +5,7 @@ The store is opened at the start if there is one (its file exists, or an address
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -29,7 +30,7 @@ from stayfast.pipeline.stages.route import ANY_MODEL
 from stayfast.settings import Settings, read_environment
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import JobStore
-from stayfast.stores.jobs.lazy import LazyFileBodies, LazyJobStore, OpenStores
+from stayfast.stores.jobs.lazy import RETRY_S, LazyFileBodies, LazyJobStore, OpenStores
 from stayfast.stores.jobs.reports import ReportStore
 from stayfast.stores.jobs.sqlite import FILE_NAME
 
@@ -84,14 +85,23 @@ class JobsHost:
         return JobService(self.lazy.as_store(), self.files, settings.jobs, self._parts.clock, terms,
                           worker=self.presence.worker)
 
-    async def start(self) -> None:
-        """Open the store if there is one; without it the gateway serves all the same."""
-        if self.config.store is None and not (self.folder / FILE_NAME).exists():
+    async def start(self, *, is_needed: bool = False) -> None:
+        """Open the store if there is one, or if it `is_needed`. Without it the gateway serves all the same, and tries again.
+        """
+        if self.config.store is None and not is_needed and not (self.folder / FILE_NAME).exists():
             return
         try:
             await self.lazy.open()
         except StoreUnavailable as error:
             self._parts.warn(str(error))
+            self._loops.append(self._parts.spawn(self._open_later()))
+
+    async def _open_later(self) -> None:
+        while True:
+            await asyncio.sleep(RETRY_S)
+            with suppress(StoreUnavailable):
+                await self.lazy.open()
+                return
 
     def drain(self) -> None:
         """Claim no more jobs; those that run have the time of a drain."""
