@@ -2,21 +2,23 @@
 
 import asyncio
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from stayfast.core.clock import Clock
-from stayfast.core.setting import Secret
 from stayfast.jobs.config import JobsConfig
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import FileBodies, JobStore
 from stayfast.stores.jobs.file_bodies import DiskFileBodies
 from stayfast.stores.jobs.handover import SharedJobStore
 
+_POSTGRES = "stayfast.stores.jobs.postgres.store"  # imported on use: its driver is an extra
+
 
 async def open_job_stores(config: JobsConfig, folder: Path, clock: Clock) -> tuple[JobStore, FileBodies]:
     """The store and the contents of its files. Raises StoreUnavailable with the cause."""
     if config.store is not None:
-        return await _open_postgres(config.store, clock)
+        return await _open_postgres(config.store.reveal(), clock)
     try:
         await asyncio.to_thread(folder.mkdir, mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -30,13 +32,11 @@ async def open_job_stores(config: JobsConfig, folder: Path, clock: Clock) -> tup
     return store, DiskFileBodies(folder / "files", clock)
 
 
-async def _open_postgres(url: Secret, clock: Clock) -> tuple[JobStore, FileBodies]:
+async def _open_postgres(url: str, clock: Clock) -> tuple[JobStore, FileBodies]:
+    if find_spec("asyncpg") is None:
+        raise StoreUnavailable("jobs.store needs PostgreSQL's driver: pip install '.[postgres]' in Stayfast's checkout")
     try:
-        module = import_module("stayfast.stores.jobs.postgres.store")  # asyncpg is an extra
-    except ModuleNotFoundError as error:
-        raise StoreUnavailable(f"{error.name} is not installed: pip install '.[postgres]' in Stayfast's checkout") from None
-    try:
-        stores: tuple[JobStore, FileBodies] = await module.open_postgres_store(url.reveal(), clock)
+        stores: tuple[JobStore, FileBodies] = await import_module(_POSTGRES).open_postgres_store(url, clock)
     except ValueError as error:
-        raise StoreUnavailable(f"jobs.store: {error}") from None
+        raise StoreUnavailable(str(error)) from None
     return stores

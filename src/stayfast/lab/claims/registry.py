@@ -11,6 +11,7 @@ from stayfast.lab.claims.coalesce import Coalesce
 from stayfast.lab.claims.deadline import DEADLINE
 from stayfast.lab.claims.fair import FAIR
 from stayfast.lab.claims.isolation import Isolation
+from stayfast.lab.claims.job_interference import JobInterference
 from stayfast.lab.claims.lanes import LANES_CLAIM
 from stayfast.lab.claims.leaks import LEAKS
 from stayfast.lab.claims.mixed import Mixed
@@ -39,6 +40,6 @@ def claims() -> dict[str, Claim]:
                                 Overload(), QUOTA, FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), LANES_CLAIM,
                                 Stragglers(),
                                 Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TableClaim(),
-                                BudgetOverhead(), BatchRunClaim(),
+                                BudgetOverhead(), BatchRunClaim(), JobInterference(),
                                 DEADLINE, TOOLS, PARTIAL, AGENT)
     return {claim.name: claim for claim in found}
