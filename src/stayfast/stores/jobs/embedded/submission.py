@@ -24,9 +24,9 @@ from stayfast.stores.jobs.embedded.rows import (
 )
 
 MIN_WEIGHT = 1e-6
-_N_COLUMNS = 30
+_N_COLUMNS = 31
 _CHUNK = 32  # rows of one INSERT: the thread releases the interpreter's lock once for all of them
-_INSERT = sql("INSERT INTO jobs ($job, vft, aged_at, is_deferred, idempotency_key, digest, n) VALUES ")
+_INSERT = sql("INSERT INTO jobs ($job, vft, aged_at, is_deferred, idempotency_key, digest, is_reported, n) VALUES ")
 _VALUES = f"({', '.join('?' * (_N_COLUMNS + 1))})"
 _INSERT_BODIES = "INSERT INTO bodies (n, headers, body) VALUES "
 _BY_ID = sql("SELECT $job, digest FROM jobs WHERE id IN (SELECT value FROM json_each(?))")
