@@ -30,6 +30,7 @@ from stayfast.http.server.response import (
     stream_head,
     whole_response,
 )
+from stayfast.http.server.websocket_handshake import UPGRADE_LINES
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.auth import FailedKeys
@@ -194,6 +195,8 @@ class GatewayApp:
             lines.append(("www-authenticate", "Bearer"))
         elif status == HTTPStatus.METHOD_NOT_ALLOWED:
             lines.append(("allow", ", ".join(allowed_methods(request.path))))
+        elif status == HTTPStatus.UPGRADE_REQUIRED:
+            lines.extend(UPGRADE_LINES)
         head = status_line(status) + header_lines(lines) + self.common_headers(request_id) + more
         return whole_response(head, body, connection_line(request, keep_alive=keep_alive), has_body=request.method != "HEAD")
 
