@@ -18,6 +18,7 @@ from stayfast.core.jobs import (
     JobState,
     NewJob,
     QueueDepth,
+    Report,
     Submitted,
 )
 from stayfast.jobs.config import JobsConfig
@@ -40,6 +41,7 @@ class MemoryJobs:
         self.results: dict[str, JobResult] = {}
         self.stored_events: dict[str, list[JobEvent]] = {}
         self.first_n = 0
+        self.reports: list[Report] = []
         self._woken = asyncio.Event()
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
@@ -105,6 +107,16 @@ class MemoryJobs:
             return None
         self.results.pop(job_id, None)
         return self.change(job_id, state=JobState.QUEUED, finished_at=None, why="")
+
+    async def list_reports(self, *, is_failed: bool, limit: int) -> list[Report]:
+        return [report for report in self.reports if report.is_failed is is_failed][:limit]
+
+    async def retry_report(self, report_id: str) -> Report | None:
+        for n, report in enumerate(self.reports):
+            if report.id == report_id and report.is_failed:
+                self.reports[n] = msgspec.structs.replace(report, is_failed=False)
+                return self.reports[n]
+        return None
 
     async def depths(self) -> list[QueueDepth]:
         queued = [job for job in self.jobs.values() if job.state is JobState.QUEUED]

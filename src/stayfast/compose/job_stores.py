@@ -8,7 +8,7 @@ from stayfast.jobs.config import JobsConfig
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import FileBodies, JobStore
 from stayfast.stores.jobs.file_bodies import DiskFileBodies
-from stayfast.stores.jobs.handover import open_job_store
+from stayfast.stores.jobs.handover import SharedJobStore
 
 
 async def open_job_stores(config: JobsConfig, folder: Path, clock: Clock) -> tuple[JobStore, FileBodies]:
@@ -17,7 +17,7 @@ async def open_job_stores(config: JobsConfig, folder: Path, clock: Clock) -> tup
         await asyncio.to_thread(folder.mkdir, mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StoreUnavailable(f"{folder}: {error.strerror}") from None
-    store = open_job_store(folder, clock)
+    store = SharedJobStore(folder, clock)
     try:
         await store.depths()
     except StoreUnavailable:

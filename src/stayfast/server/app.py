@@ -40,6 +40,7 @@ from stayfast.server.http_request import (
     HOP,
     LLM_ENDPOINTS,
     LlmHttpRequest,
+    RequestIds,
     body_deadline_s,
     check_host,
     check_media,
@@ -74,8 +75,6 @@ from stayfast.wire.request_body import decode
 from stayfast.wire.sse import encode_comment
 from stayfast.wire.stream_report import add_report
 
-_STRIDE = 0x9E3779B97F4A7C15  # odd, so its multiples run through all 64-bit numbers before one repeats
-_MASK = (1 << 64) - 1
 _MIN_KEEPALIVE_S = 0.1  # a client's header sets the interval; 1e-9 would use up the loop's time
 _SET_BY_SERVER = frozenset(("x-request-id", "content-length", "connection"))
 _ASGI_RESERVED = frozenset((b"date", b"server-timing", b"x-request-id"))
@@ -89,20 +88,6 @@ _KEEP_ALIVE = encode_comment("keep-alive")
 _INTERNAL_ERROR = "Internal error. The gateway's log has the cause."
 
 StartTrace = Callable[[Trace | None], Trace | None]  # from the caller's span to the request's own
-
-
-class RequestIds:
-    """Ids that do not repeat in this process, and almost certainly not in another. One loop's."""
-
-    __slots__ = ("_at",)
-
-    def __init__(self, entropy: bytes) -> None:
-        self._at = int.from_bytes(entropy[:8])
-
-    def next(self) -> str:
-        """A new id: `req_` and 16 hex digits."""
-        self._at = at = (self._at + _STRIDE) & _MASK
-        return f"req_{at:016x}"
 
 
 class GatewayApp:

@@ -62,6 +62,23 @@ _THIS_MACHINE = re.compile(rb"(?:localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 _JSON_TYPE = re.compile(rb"application/(?:[!-~]+\+)?json(?:[ \t]*;[ \t]*charset=\"?utf-?8\"?)?[ \t]*", re.IGNORECASE)
 
+_STRIDE = 0x9E3779B97F4A7C15  # odd, so its multiples run through all 64-bit numbers before one repeats
+_MASK = (1 << 64) - 1
+
+
+class RequestIds:
+    """Ids that do not repeat in this process, and almost certainly not in another. One loop's."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self, entropy: bytes) -> None:
+        self._at = int.from_bytes(entropy[:8])
+
+    def next(self) -> str:
+        """A new id: `req_` and 16 hex digits."""
+        self._at = at = (self._at + _STRIDE) & _MASK
+        return f"req_{at:016x}"
+
 
 class LlmHttpRequest(HttpRequest):
     """A request to the gateway. `api` and `tenant` are set once its head is in."""

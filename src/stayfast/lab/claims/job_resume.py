@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from stayfast.core.clock import SystemClock
-from stayfast.lab.harness.answer_upstream import AnswerCall, answer_words
+from stayfast.lab.harness.answer_upstream import N_CHUNKS, AnswerCall, answer_words
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
 from stayfast.lab.harness.event_client import ReceivedEvent, ReceivedStream, read_stream
 from stayfast.lab.harness.job_fleet import JobFleet, children_of, kill_all
@@ -34,6 +34,7 @@ from stayfast.lab.harness.processes import MODEL, Processes, gateway_settings
 ANSWER_S = 0.4
 LEASE_S = 2.0
 END_WITHIN_S = 60.0
+FIRST_EVENT_S = ANSWER_S / N_CHUNKS
 KILL_AFTER_S = (0.06, 0.3)  # of the first event
 N_GATEWAYS = 2
 RETRY_S = 0.2
@@ -120,10 +121,10 @@ class ResumeTrial:
     async def _open_and_leave(self, path: str, question: str) -> ReceivedStream:
         """Send a request and disconnect before its first event."""
         url = self._fleet.gateways[0].url
-        reading = asyncio.create_task(read_stream(url, "POST", path, make_body(path, question), name_request(question)))
-        await asyncio.sleep(ANSWER_S / 4)
-        reading.cancel()
-        await asyncio.wait([reading])
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(read_stream(url, "POST", path, make_body(path, question), name_request(question)))
+            await asyncio.sleep(FIRST_EVENT_S / 2)
+            reading.cancel()
         return ReceivedStream()
 
     async def _read_stored(self, path: str, question: str, before: list[ReceivedEvent], after: list[ReceivedEvent]
@@ -141,11 +142,12 @@ class ResumeTrial:
         question = f"{path} kill {n}"
         victim, other = self._rng.sample(range(N_GATEWAYS), 2)
         server = self._fleet.gateways[victim]
-        reading = asyncio.create_task(
-            read_stream(server.url, "POST", path, make_body(path, question), name_request(question)))
-        await asyncio.sleep(ANSWER_S / 4 + self._rng.uniform(*KILL_AFTER_S))
-        await kill_all([server.process.pid, *children_of(server.process.pid)], server)
-        before = await reading
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(
+                read_stream(server.url, "POST", path, make_body(path, question), name_request(question)))
+            await asyncio.sleep(FIRST_EVENT_S + self._rng.uniform(*KILL_AFTER_S))
+            await kill_all([server.process.pid, *children_of(server.process.pid)], server)
+        before = reading.result()
         after = await self._go_on(self._fleet.gateways[other].url, path, question, before.events)
         events = [*before.events, *after.events]
         self._kills[path] += 1

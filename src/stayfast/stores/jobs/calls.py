@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from functools import cache
 from types import GenericAlias
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, cast, get_type_hints
 
 import msgspec
 
@@ -19,7 +19,7 @@ MAX_FRAME_BYTES: Final = 1 << 30
 _LENGTH: Final = struct.Struct(">I")
 
 
-class StoreCall(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class CallMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """method: of the store, or `+` and `-` with a topic: wait for its next notification, and no longer. `arguments`: all of
     them, in the order of the signature.
     """
@@ -29,7 +29,7 @@ class StoreCall(msgspec.Struct, array_like=True, frozen=True, gc=False):
     arguments: msgspec.Raw
 
 
-class StoreCallReply(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class ReplyMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """error: the name of an exception, and `value` is its text. A notification has the number NOTIFIED and a topic."""
 
     number: int
@@ -41,8 +41,8 @@ ERRORS: Final[dict[str, type[Exception]]] = {
     "StoreFull": StoreFull, "StoreUnavailable": StoreUnavailable, "ValueError": ValueError,
 }
 encode: Final = msgspec.msgpack.Encoder().encode
-decode_request: Final = msgspec.msgpack.Decoder(StoreCall).decode
-decode_reply: Final = msgspec.msgpack.Decoder(StoreCallReply).decode
+decode_request: Final = msgspec.msgpack.Decoder(CallMessage).decode
+decode_reply: Final = msgspec.msgpack.Decoder(ReplyMessage).decode
 decode_text: Final = msgspec.msgpack.Decoder(str).decode
 
 
@@ -93,8 +93,7 @@ class FrameConnection(asyncio.Protocol):
         self.is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports do not inherit from it
 
     def data_received(self, data: bytes) -> None:
         received = self._received

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from stayfast.core.jobs import BatchState, JobState, NewJob, Submitted
+from stayfast.stores.jobs.embedded import reports
 from stayfast.stores.jobs.embedded.rows import (
     Row,
     decode_job,
@@ -24,9 +25,9 @@ from stayfast.stores.jobs.embedded.rows import (
 )
 
 MIN_WEIGHT = 1e-6
-_N_COLUMNS = 31
+_N_COLUMNS = 30
 _CHUNK = 32  # rows of one INSERT: the thread releases the interpreter's lock once for all of them
-_INSERT = sql("INSERT INTO jobs ($job, vft, aged_at, is_deferred, idempotency_key, digest, is_reported, n) VALUES ")
+_INSERT = sql("INSERT INTO jobs ($job, vft, aged_at, is_deferred, idempotency_key, digest, n) VALUES ")
 _VALUES = f"({', '.join('?' * (_N_COLUMNS + 1))})"
 _INSERT_BODIES = "INSERT INTO bodies (n, headers, body) VALUES "
 _BY_ID = sql("SELECT $job, digest FROM jobs WHERE id IN (SELECT value FROM json_each(?))")
@@ -131,6 +132,8 @@ def submit(db: sqlite3.Connection, now: float, jobs: Sequence[NewJob]) -> list[S
             bodies.append((n, encode_headers(job.headers), job.body))
             reply = Submitted(decode_job(row))
             stored.add(job, reply)
+            if job.is_reported:
+                reports.add_subject(db, job.id, is_batch=False)
         replies.append(reply)
     _insert(db, _INSERT, _VALUES, rows)
     _insert(db, _INSERT_BODIES, "(?, ?, ?)", bodies)
