@@ -12,6 +12,7 @@ from stayfast.lab.claims.deadline import DEADLINE
 from stayfast.lab.claims.fair import FAIR
 from stayfast.lab.claims.isolation import Isolation
 from stayfast.lab.claims.job_interference import JobInterference
+from stayfast.lab.claims.job_resume import ResumeClaim
 from stayfast.lab.claims.lanes import LANES_CLAIM
 from stayfast.lab.claims.leaks import LEAKS
 from stayfast.lab.claims.mixed import Mixed
@@ -41,5 +42,5 @@ def claims() -> dict[str, Claim]:
                                 Stragglers(),
                                 Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TableClaim(),
                                 BudgetOverhead(), BatchRunClaim(), JobInterference(),
-                                DEADLINE, TOOLS, PARTIAL, AGENT)
+                                DEADLINE, TOOLS, PARTIAL, AGENT, ResumeClaim())
     return {claim.name: claim for claim in found}
