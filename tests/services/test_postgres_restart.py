@@ -236,7 +236,7 @@ def test_postgres_errors_contain_no_password(server: PostgresServer) -> None:
             assert secret not in f"{caught.value} {caught.value!r} {caught.value.__cause__!r}"
         for url in (f"mysql://u:{secret}@h/x", f"postgres://u:{secret}@h/x?connections=many", f"postgres://u:{secret}@[h/x",
                     f"postgres://u:{secret}@h/x?pooler=session"):
-            with pytest.raises(ValueError, match="must be|not a URL") as wrong:
+            with pytest.raises(ValueError, match=r"must be|not a URL") as wrong:
                 await open_postgres_store(url, SystemClock())
             assert secret not in f"{wrong.value!r} {wrong.value.__cause__!r}"
         assert secret not in repr(parse_postgres_url(f"postgres://u:{secret}@h/x"))

@@ -17,7 +17,7 @@ decode_new_job: Final = msgspec.msgpack.Decoder(NewJob).decode
 decode_usage: Final = msgspec.msgpack.Decoder(Usage).decode
 
 MAX_AHEAD: Final = 10_000
-MAX_EXACT: Final = 10_000  # a count of more jobs is used again for COUNT_AGE times its duration
+MAX_EXACT: Final = 500  # a count of more jobs is used again for COUNT_AGE times its duration
 COUNT_AGE: Final = 50.0
 MAX_COUNT_AGE_S: Final = 5.0
 STATES: Final = {DEFERRED: JobState.QUEUED, READY: JobState.QUEUED, RUNNING: JobState.RUNNING}
