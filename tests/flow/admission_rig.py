@@ -22,7 +22,7 @@ from tests.flow.rig import Rig, chat, read
 ANSWER: Script = [Wait(0.5), SendText("hello"), Wait(0.5), SendText("world")]  # a second, whatever is asked
 
 
-def quota_for_all(**quota: float) -> Mapping[str, TenantConfig]:
+def quota_for_all(**quota: Any) -> Mapping[str, TenantConfig]:
     """The same terms for all."""
     return {ANY_TENANT: TenantConfig(quota=QuotaConfig(**quota))}
 

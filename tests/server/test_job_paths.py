@@ -1,5 +1,7 @@
 """The paths of durable work: templates, prefixes, methods, metric labels."""
 
+from typing import cast
+
 import pytest
 
 from stayfast.core.clock import SystemClock
@@ -10,12 +12,13 @@ from stayfast.server.backend import ActiveSystem
 from stayfast.server.job_paths import METHODS, find_template, job_methods
 from stayfast.server.jobs.table import make_endpoints
 from stayfast.server.paths import allowed_methods, error_dialect, metric_label
+from stayfast.stores.jobs.base import FileBodies, JobStore
 from tests.server.fakes import FakeBackend
 
 
 def test_each_endpoint_is_a_known_path_and_method() -> None:
     """An endpoint without its path in the list would be a 404."""
-    service = JobService(None, None, JobsConfig(), SystemClock())  # type: ignore[arg-type]
+    service = JobService(cast("JobStore", None), cast("FileBodies", None), JobsConfig(), SystemClock())
     for endpoint in make_endpoints(service, ActiveSystem(FakeBackend())):
         assert endpoint.method in METHODS[endpoint.template]
 

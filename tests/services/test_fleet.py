@@ -1,76 +1,19 @@
 """Gateways that share a Redis: who is alive, purges, and what happens without it."""
 
-import json
+import os
+import signal
 import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.services.redis_server import RedisServer, redis_server
+from tests.services.fleet_rig import SETTINGS, call, fleet, member, names_at, wait_for
 from tests.services.redis_traffic import ask, metric
-from tests.services.running import gateway
 
 pytestmark = pytest.mark.sockets
-PATIENCE_S = 20.0
-SETTINGS = """
-server: {host: 127.0.0.1}
-log: {requests: false}
-fleet: {url: "URL", gateway: NAME}
-upstreams:
-  quick:
-    kind: simulated
-    probe: false
-    ttft: {median_s: 0.01, sigma: 0}
-    gaps: {median_s: 0.001}
-    output: {median: 5, sigma: 0}
-routes:
-  chat: {upstreams: [quick], cache: {mode: exact, max_temperature: 1EPOCH}}
-"""
-
-
-@contextmanager
-def fleet(folder: Path, *names: str) -> Iterator[tuple[RedisServer, list[int]]]:
-    """A server, and the ports of gateways with these names."""
-    with ExitStack() as stack:
-        server = stack.enter_context(redis_server(folder))
-        yield server, [stack.enter_context(member(folder, name, server)) for name in names]
-
-
-@contextmanager
-def member(folder: Path, name: str, server: RedisServer, epoch: str = "") -> Iterator[int]:
-    """One gateway."""
-    its = folder / name
-    its.mkdir(exist_ok=True)
-    text = SETTINGS.replace("URL", server.url).replace("NAME", name)
-    with gateway(its, text.replace("EPOCH", f", epoch: {epoch}" if epoch else "")) as port:
-        yield port
-
-
-def call(port: int, path: str, method: str = "GET") -> dict[str, Any]:
-    """An administrator's request."""
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        answered: dict[str, Any] = json.load(answer)
-        return answered
-
-
-def names_at(port: int) -> list[str]:
-    """The gateways that one of them lists."""
-    return [row["id"].partition("~")[0] for row in call(port, "/admin/gateways")["data"]]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Until it holds."""
-    give_up_at = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.05)
 
 
 def test_fleet_lists_live_gateways(tmp_path: Path) -> None:
@@ -104,6 +47,32 @@ def test_fleet_purge_reaches_every_gateway(tmp_path: Path) -> None:
         assert call(one, "/admin/cache?route=chat", "DELETE") == {"forgotten": 2, "gone": [], "unconfirmed": []}
         assert time.monotonic() - began_at < 1.4  # without the wait for gateways that do not confirm
         assert (ask(two, "What?"), ask(one, "What?")) == ("miss", "miss")
+
+
+def test_fleet_purge_drops_copies_near_a_shared_store(tmp_path: Path) -> None:
+    """Without a fleet, another gateway would serve its copy for a minute."""
+    text = SETTINGS.replace("cache: {", "cache: {store: hot, ") + (
+        'stores:\n  hot: {kind: redis, url: "URL", local_ttl_s: 60, timeout_s: 1}\n')
+    with fleet(tmp_path, "one", "two", settings=text) as (server, (one, two)):
+        wait_for(lambda: names_at(one) == ["one", "two"])
+        assert ask(one, "What?") == "miss"
+        wait_for(lambda: server.say(b"EXISTS", b"stayfast:i:all") == b":1\r\n")
+        assert (ask(two, "What?"), ask(two, "What?")) == ("hit", "hit")
+        assert metric(two, 'stayfast_cache_store_requests_total{store="hot",op="get",result="local_hit"}') == 1
+        assert call(one, "/admin/cache?tag=faq", "DELETE") == {"forgotten": 1, "gone": [], "unconfirmed": []}
+        assert ask(two, "What?") == "miss"
+
+
+def test_fleet_lists_draining_gateway(tmp_path: Path) -> None:
+    """A balancer's operator sees it at every other gateway."""
+    with fleet(tmp_path, "one") as (server, (one,)), member(
+            tmp_path, "two", server, settings=SETTINGS.replace("127.0.0.1}", "127.0.0.1, drain_grace_s: 30}")):
+        wait_for(lambda: names_at(one) == ["one", "two"])
+        (pid,) = call(one, "/admin/gateways")["data"][1]["pids"]
+        os.kill(pid, signal.SIGTERM)
+        wait_for(lambda: [row["draining"] for row in call(one, "/admin/gateways")["data"]] == [False, True])
+        os.kill(pid, signal.SIGINT)
+        wait_for(lambda: names_at(one) == ["one"])
 
 
 def test_fleet_new_epoch_purges_other_gateways(tmp_path: Path) -> None:

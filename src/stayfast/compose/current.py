@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from stayfast.compose.caching import Stores, prefix_counts, prefix_gauges, semantic_gauges, store_rows
+from stayfast.compose.fleet import quota_counters, quota_gauges
 from stayfast.compose.routes import prediction_error_rows, route_cache_rows
 from stayfast.compose.telemetry import ejection_rows, limit_rows, queue_rows, selection_rows, thread_rows
 from stayfast.core.clock import Clock
@@ -17,11 +18,12 @@ from stayfast.observe.tracing.config import Peer
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.plan import Route
-from stayfast.pipeline.stages.admit.admission import Admission
+from stayfast.pipeline.stages.admit.admission import Admission, Admit
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.resilience.stall import TokenFlow
 from stayfast.turns.served import ServedTurn
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
+from stayfast.workers.fleet.quota_leases import QuotaLeases
 
 GATEWAY = "(gateway)"  # the "upstream" of requests that wait before one is chosen; settings cannot name one like this
 
@@ -36,6 +38,7 @@ class Running:
     turns: Mapping[str, ServedTurn]  # by upstream
     flows: Mapping[str, TokenFlow]  # of upstreams with an alternative, by name
     peers: Mapping[str, Peer]  # network addresses of upstreams, by name
+    leases: QuotaLeases | None = None  # None: no other gateway shares the quotas
 
 
 class CurrentSystem:
@@ -58,6 +61,10 @@ class CurrentSystem:
 
     def routes(self) -> Mapping[str, Route]:
         return self._running.gateway.router.routes if self._running is not None else {}
+
+    def admission(self) -> Admit | None:
+        """None: no system runs yet."""
+        return self._running.gateway.admit if self._running is not None else None
 
     def turns(self) -> Mapping[str, ServedTurn]:
         return self._running.turns if self._running is not None else {}
@@ -91,9 +98,10 @@ class CurrentSystem:
         return {**limit_rows(running.registry), **ejection_rows(routes, now), **prediction_error_rows(running.registry),
                 **route_cache_rows(routes),
                 **store_rows(running.stores), **prefix_gauges(routes, now), **semantic_gauges(routes),
-                **thread_rows(running.turns),
+                **thread_rows(running.turns), **quota_gauges(running.leases),
                 RETRY_BUDGET.name: [((route.name,), route.hedging.budget.extra_share(now)) for route in routes.values()]}
 
     def counters(self) -> Samples:
-        routes = self.routes()
-        return {**selection_rows(routes), **prefix_counts(routes)} if routes else {}
+        routes, running = self.routes(), self._running
+        leases = running.leases if running is not None else None
+        return {**selection_rows(routes), **prefix_counts(routes), **quota_counters(leases)} if routes else {}

@@ -21,8 +21,10 @@ from stayfast.core.clock import Clock
 from stayfast.core.setting import Secret
 from stayfast.observe.metrics.counters import Samples
 from stayfast.observe.metrics.definitions import FLEET_AGE, FLEET_BREAKERS, FLEET_GATEWAYS
+from stayfast.pipeline.attempts.times_export import TimesExport
 from stayfast.policy.fleet.breaker_hints import upstream_digest
-from stayfast.policy.merged_times import ElsewhereTimes, MergedTimes, TimesByKind, merge_times
+from stayfast.policy.merged_times import ElsewhereTimes, MergedTimes, TimesByKind
+from stayfast.policy.resilience.hedge import FirstTokens
 from stayfast.policy.resilience.retry import backoff_s
 from stayfast.server.backend import PurgeFilter
 from stayfast.server.config import is_loopback
@@ -54,18 +56,20 @@ class Workers(Protocol):
 class FleetPart:
     """What one worker does for its gateway. Belongs to one loop."""
 
-    __slots__ = ("_clock", "_current", "_n_gateways", "is_draining", "origins")
+    __slots__ = ("_clock", "_current", "_export", "_n_gateways", "is_draining", "origins")
 
     def __init__(self, current: CurrentSystem, clock: Clock) -> None:
         self._current = current
         self._clock = clock
+        self._export = TimesExport()
         self._n_gateways = 1
         self.is_draining = False
         self.origins: Mapping[str, str] = {}  # upstreams that other gateways may have, by name
 
     def receive(self, news: FleetNews) -> WorkerReport:
         """Apply news, and report."""
-        self._rescale_limits(news.n_gateways)
+        if news.n_gateways is not None:
+            self._rescale_limits(news.n_gateways)
         times = self._swap_times(news.times) if news.times is not None else None
         n_in_flight = sum(n for _, n in self._current.in_flight()) + sum(n for _, n in self._current.queued())
         return WorkerReport(os.getpid(), n_in_flight, self.is_draining, times)
@@ -81,11 +85,11 @@ class FleetPart:
                 limiter.grant_waiters()
 
     def _swap_times(self, times: TimesByKind) -> dict[str, MergedTimes]:
-        exports, now = [], self._clock.now()
+        kinds: dict[str, FirstTokens] = {}
         for name, route in self._current.routes().items():
             route.hedging.elsewhere = elsewhere = ElsewhereTimes(name, self.origins, times)
-            exports.append(route.hedging.export_times(elsewhere, now))
-        return merge_times(exports)
+            kinds.update(route.hedging.kinds(elsewhere))
+        return self._export.refresh(kinds, self._clock.now())
 
 
 class Fleet:
@@ -149,7 +153,8 @@ class Fleet:
             sum(report.in_flight for report in reports), any(report.is_draining for report in reports), self._config)
 
     def _news(self, times: TimesByKind | None) -> FleetNews:
-        return FleetNews(self.link.size.n if self.link is not None else 1, dict(times) if times is not None else None)
+        n_gateways = self.link.n_gateways if self.link is not None and self.is_speaker else None
+        return FleetNews(n_gateways, dict(times) if times is not None else None)
 
     async def swap_times(self, workers: Workers, given: Callable[[int], TimesByKind]) -> Mapping[int, TimesByKind]:
         reports = await workers.report(lambda worker: self._news(given(worker)))

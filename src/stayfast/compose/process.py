@@ -21,6 +21,8 @@ from stayfast.compose.caching import (
     restore_learned,
 )
 from stayfast.compose.engines import Engines, retire_engine
+from stayfast.compose.job_stores import open_job_stores
+from stayfast.compose.jobs import JobsHost, ProcessParts
 from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.events import LoopLag, Sink
@@ -55,29 +57,36 @@ class Process:
         self._rng = Random(os.urandom(16))
         self._tasks = ConnectionTasks(self.report)
         self._engines = Engines(observers.sink, self._clock, self._rng)
-        self._probing: asyncio.Task[None] | None = None
-        self._warming: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self._sharing: asyncio.Task[None] | None = None
+        self._of_system: list[asyncio.Task[None]] = []  # end with the system at a reload
+        self._of_process: list[asyncio.Task[None]] = []
         self._purging: asyncio.Task[None] | None = None  # purges old epochs
         self._reloading = asyncio.Lock()
         self._loading = asyncio.Lock()
         self._system: System | None = None
         self._current: ActiveSystem | None = None
+        self._jobs: JobsHost | None = None
 
     async def start(self, settings: Settings) -> ActiveSystem:
         """Build and start; engines become ready later. Raises ValueError or OSError if an engine cannot run here."""
         await self._observers.aggregate.start()
         if self._engine_addresses is None:
             await self._engines.start_missing(settings.engines)
+        observers = self._observers
+        parts = ProcessParts(self._clock, self._rng, observers.sink, self._warn_about_jobs, self.report,
+                             self._tasks.spawn)
+        self._jobs = JobsHost(settings, observers.current, parts, open_stores=open_job_stores,
+                              is_sweeper=observers.aggregate.peers.n == 0)
         system = self._build(settings, None)
         await self._purge_epochs(system, None)
         self._current = ActiveSystem(system)
         self._begin(system)
-        self._watching = self._tasks.spawn(watch_loop(self._clock, self._observers.sink))
+        self._of_process.append(self._tasks.spawn(watch_loop(self._clock, self._observers.sink)))
         if self._observers.worker_sync is not None:
-            self._sharing = self._tasks.spawn(self._observers.worker_sync.run())
+            self._of_process.append(self._tasks.spawn(self._observers.worker_sync.run()))
         self._observers.fleet.start(self._observers.aggregate, self._tasks.spawn)
+        await self._jobs.start()
+        if self._observers.leases is not None:
+            self._observers.leases.begin(self._tasks.spawn)
         return self._current
 
     def make_hooks(self, on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> ServerHooks:
@@ -88,13 +97,22 @@ class Process:
                     on_reload=self._on_reload, start_trace=tracing.start_trace if tracing is not None else None,
                     held_bytes=self._observers.held)
 
+    def drain(self) -> None:
+        """Claim no more jobs."""
+        if self._jobs is not None:
+            self._jobs.drain()
+
     async def stop(self) -> None:
-        """End probes, turns and engines."""
+        """End jobs, probes, turns and engines. Running jobs have the rest of the drain."""
+        if self._jobs is not None:
+            await self._jobs.stop()
         self._observers.aggregate.turns.cancel_all()
-        for task in (self._probing, self._warming, self._watching, self._sharing, self._purging):
+        for task in (*self._of_system, *self._of_process, self._purging):
             if task is not None:
                 task.cancel()
         await self._observers.fleet.close(self._observers.aggregate)
+        if self._observers.leases is not None:
+            await self._observers.leases.close()
         for log in label_logs(self._system.gateway.router.routes) if self._system is not None else ():
             log.close()
         self._observers.aggregate.peers.close()
@@ -150,7 +168,11 @@ class Process:
         engines: dict[str, EngineEndpoint] = {name: self._engines[name] if engine_addresses is None else ParentEngine(name,
                                                                                                                 engine_addresses)
                                   for name in settings.engines}
-        return build(settings, self._observers, engines, self._clock, self._rng, old=old)
+        jobs = self._jobs.make_service(settings) if self._jobs is not None else None
+        return build(settings, self._observers, engines, self._clock, self._rng, old=old, jobs=jobs)
+
+    def _warn_about_jobs(self, why: str) -> None:
+        self._observers.log.write_event("jobs_unavailable", level="warning", detail=why)
 
     async def _purge_epochs(self, system: System, old: System | None) -> None:
         """Drop the answers of old epochs; if a store does not respond in time, continue in the background."""
@@ -166,12 +188,14 @@ class Process:
                 await tried.wait()
 
     def _begin(self, system: System) -> None:
-        for task in (self._probing, self._warming):
-            if task is not None:
-                task.cancel()
-        self._probing = self._tasks.spawn(system.prober.run())
-        self._warming = self._tasks.spawn(system.refresher.run()) if system.refresher is not None else None
+        for task in self._of_system:
+            task.cancel()
+        self._of_system = [self._tasks.spawn(system.prober.run())]
+        if system.refresher is not None:
+            self._of_system.append(self._tasks.spawn(system.refresher.run()))
         self._system = system
+        if self._jobs is not None:
+            self._jobs.settings = system.settings
         self._observers.fleet.begin(system.settings, system.registry)
         if system.embedding is not None:
             self._tasks.spawn(self._load_embedder(system, system.embedding))
@@ -228,6 +252,7 @@ def serve(settings: Settings, *, siblings: WorkerPeers, n_workers: int, reload: 
                 observers.batch.flush()
                 observers.fleet.part.is_draining = True
                 observers.log.write_event("draining", worker=worker)
+                process.drain()
                 on_draining()
 
             status = await run(current, process.make_hooks(on_listening, draining), reuse_port=n_workers > 1)

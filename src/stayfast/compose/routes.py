@@ -191,8 +191,8 @@ def queue_outlook(routes: Mapping[str, Route], registry: Registry, common: Share
         member.predict_ttft()
 
     def predict_ttft_s(request: AdmissionRequest) -> float | None:
-        """Of the quickest upstream of the route; None if there is no prediction for any of them. An upstream with few own
-        samples is estimated by the times of other processes.
+        """Of the quickest upstream of the route; None if there is no prediction for any of them. Where this process has few
+        answers, the times of other processes are used.
         """
         route = routes.get(request.model) or routes.get(ANY_MODEL)
         predicted = []

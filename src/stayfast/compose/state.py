@@ -23,9 +23,9 @@ MAX_TENANTS = 100  # the newest
 Json = dict[str, Any]
 
 
-def state_report(registry: Registry, routes: Mapping[str, Route], admit: Admit, *, prefix: Mapping[str, Any], worker: int,
-                 now: float) -> bytes:
-    """The state of one worker. prefix: of prompt caches, by route."""
+def state_report(registry: Registry, routes: Mapping[str, Route], admit: Admit, *, prefix: Mapping[str, Any],
+                 fleet: Mapping[str, Any], worker: int, now: float) -> bytes:
+    """The state of one worker. prefix: of prompt caches, by route. fleet: of what several gateways share."""
     state: Json = {"worker": worker,
                    "upstreams": {member.upstream.name: _describe_upstream(member, now) for member in registry},
                    "routes": {name: _describe_route(route, now) for name, route in routes.items()}}
@@ -33,6 +33,8 @@ def state_report(registry: Registry, routes: Mapping[str, Route], admit: Admit, 
         state["admission"] = _describe_admission(admit, now)
     if prefix:
         state["prefix"] = prefix
+    if fleet:
+        state["fleet"] = fleet
     return msgspec.json.encode(state)
 
 

@@ -11,6 +11,7 @@ from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate
 from stayfast.compose.assembly import assemble
 from stayfast.compose.caching import SemanticCaches, Stores, make_embedding, make_refresher, make_stores, prefix_state
 from stayfast.compose.current import CurrentSystem, Running
+from stayfast.compose.fleet import make_quota_leases, quota_state, tenant_quotas
 from stayfast.compose.fleet_host import Fleet
 from stayfast.compose.routes import bind_routes, make_routes, models_requested, queue_outlook, tier_of
 from stayfast.compose.state import state_report
@@ -49,8 +50,9 @@ from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from stayfast.upstreams.embedded import Address, EngineEndpoint, LocalUpstream
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 from stayfast.workers.channels import WorkerPeers
+from stayfast.workers.fleet.quota_leases import QuotaLeases
 from stayfast.workers.shared_memory import shared_owner_table
-from stayfast.workers.sync import WorkerSync, make_worker_sync
+from stayfast.workers.sync import make_worker_sync
 
 STANDARD_OUTPUT = 1
 
@@ -77,6 +79,7 @@ class Observers:
                                             self.tracing, ThroughputMonitor(clock, current.flows)]
         self.batch = FactBatch(*[listener for listener in listeners if listener is not None])
         self.sink: Sink = sink or self.batch
+        self.leases = make_quota_leases(settings, siblings, clock, self.sink)
         self.worker_sync = make_worker_sync(siblings, clock)
         self.fleet = Fleet(settings, current, siblings, self.worker_sync, clock=clock, log=self.log.write_event)
         self.aggregate = WorkerAggregate(self.metrics, self.recent, self.batch.flush, siblings or WorkerPeers(),
@@ -118,8 +121,9 @@ class System:
     stores: Stores
     turns: Mapping[str, ServedTurn]  # by upstream
     embedding: Embedders | None = None  # None: no semantic cache, or its packages are missing
+    leases: QuotaLeases | None = None  # None: no other gateway shares the quotas
     refresher: PrefixRefresher | None = None  # None: no route has a budget for refreshing prompt caches
-    jobs: JobService | None = None  # None: their store could not be opened
+    jobs: JobService | None = None  # None: this process has none
 
     @property
     def config(self) -> ServerConfig:
@@ -127,6 +131,10 @@ class System:
 
     def models(self) -> Sequence[str]:
         return self.gateway.router.model_names
+
+    @property
+    def resumable(self) -> frozenset[str]:
+        return frozenset(name for name, route in self.settings.routes.items() if route.resumable)
 
     def unready(self) -> str | None:
         """Why it is not ready yet. Ready at once if no upstream is to be probed."""
@@ -140,16 +148,16 @@ class System:
         gateway, now = self.gateway, self.gateway.timers.clock.now()
         routes = gateway.router.routes
         return state_report(self.registry, routes, gateway.admit, prefix=prefix_state(routes, now),
-                            worker=self.together.peers.n, now=now)
+                            fleet=quota_state(self.leases), worker=self.together.peers.n, now=now)
 
     async def metrics(self) -> tuple[str, bytes]:
         return CONTENT_TYPE, await self.together.metrics() if self.settings.metrics.enabled else b""
 
 
 def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,
-          old: System | None = None) -> System:
+          old: System | None = None, jobs: JobService | None = None) -> System:
     """The whole system for one set of settings. doors: to the embedded engines, by upstream. old: at a reload; upstreams
-    with unchanged settings keep their connections, counts and health.
+    with unchanged settings keep their connections, counts and health. jobs: with the same settings.
     """
     sink, as_one = observers.sink, observers.worker_sync
     observers.held.resize(settings.server.max_buffered_bytes)
@@ -167,15 +175,17 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     outlook = QueueOutlook()
     if settings.admission.max_in_flight is not None:
         outlook = queue_outlook(named, registry, as_one.admission_limit if as_one is not None else None)
-    admit = _admit(settings, old, clock, rng, as_one, outlook=outlook)
+    if observers.leases is not None:
+        observers.leases.configure(settings.fleet, tenant_quotas(settings))
+    admit = _admit(settings, old, clock, rng, observers, outlook=outlook)
     gateway = assemble(named, RoutePolicy(settings.defaults.timeouts), clock=clock, rng=rng, sink=sink, admit=admit,
                        tier_of=tier_of(settings), idempotency=settings.idempotency, owners=observers.owners,
                        old=old.gateway if old is not None else None)
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
     observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()),
-                                   peer_addresses(settings)))
+                                   peer_addresses(settings), observers.leases))
     return System(settings, gateway, registry, prober, observers.aggregate, open_stores, turns, embedding=embeds,
-                  refresher=make_refresher(named, registry, clock, sink))
+                  leases=observers.leases, refresher=make_refresher(named, registry, clock, sink), jobs=jobs)
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,
@@ -206,9 +216,10 @@ def _begin_slowly(registry: Registry, before: Registry, now: float) -> None:
                 health.breaker.begin_slow_start(now)
 
 
-def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, as_one: WorkerSync | None, *,
+def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, observers: Observers, *,
            outlook: QueueOutlook) -> Admit:
     """Admission; AdmitAll if nothing is set. At a reload used quota stays used, and taken places stay taken."""
+    as_one, leases = observers.worker_sync, observers.leases
     admit = old.gateway.admit if old is not None else None
     if as_one is not None and isinstance(admit, Admission) and outlook.common is None:
         as_one.admission_limit.set_taken(0)
@@ -217,8 +228,9 @@ def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, as
     if isinstance(admit, Admission):
         admit.configure(settings.admission, settings.tenants, outlook)
     else:
-        admit = Admission(settings.admission, settings.tenants, clock, rng, outlook=outlook,
-                          buckets=as_one.quota_bucket if as_one is not None else own_buckets)
+        shared = leases.bucket if leases is not None else as_one.quota_bucket if as_one is not None else own_buckets
+        admit = Admission(settings.admission, settings.tenants, clock, rng, outlook=outlook, buckets=shared,
+                          wait_for_grant=leases.wait_for_grant if leases is not None else None)
     if outlook.common is not None:
         outlook.common.set_taken(admit.places.n_taken)
     return admit

@@ -15,8 +15,8 @@ each custom_id while the file is checked. The event loop is given up after every
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from hashlib import blake2b
 
 import msgspec
@@ -24,6 +24,7 @@ import msgspec
 from stayfast.core.jobs import Batch, BatchProblem, BatchState, Door, FileInfo, Job, JobResult, NewJob
 from stayfast.jobs.batches import BATCHES
 from stayfast.jobs.service import POLL_S, WORK, JobService, sleep_until_notified
+from stayfast.jobs.terms import JobRanking
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import FileWriter
 from stayfast.wire.jobs.batches import encode_output_line, end_state, is_output
@@ -40,19 +41,6 @@ RETRY_S = 5.0  # after a store that was unavailable
 MAX_LINE_BYTES = 32 << 20
 _END_INSTANTS = {BatchState.COMPLETED: "completed_at", BatchState.CANCELLED: "cancelled_at",
                  BatchState.EXPIRED: "expired_at", BatchState.FAILED: "failed_at"}
-_log = logging.getLogger(__name__)
-
-
-class LineTerms(msgspec.Struct, frozen=True):
-    """How the lines of a tenant's batch for one route are queued."""
-
-    rank: int = 4
-    weight: float = 1.0
-    run_at: float = 0.0  # Unix seconds
-    aged_at: float | None = None
-
-
-GetTerms = Callable[[Batch, str, float], LineTerms]  # of a batch, a route and the wall time
 
 
 class SupersededError(Exception):
@@ -62,24 +50,36 @@ class SupersededError(Exception):
 class BatchCoordinator:
     """One loop's. `worker`: the id of its claims."""
 
-    def __init__(self, service: JobService, worker: str, *, is_known_model: Callable[[str], bool], get_terms: GetTerms,
-                 max_line_bytes: int = MAX_LINE_BYTES) -> None:
-        self._service = service
-        self._store = service.store
+    def __init__(self, get_service: Callable[[], JobService], worker: str, *, is_known_model: Callable[[str], bool],
+                 report: Callable[[BaseException], None], max_line_bytes: int = MAX_LINE_BYTES,
+                 chunk_lines: int = CHUNK) -> None:
+        """get_service: with the settings that are in force. report: gets unexpected exceptions."""
+        self._get_service = get_service
+        self._store = get_service().store
         self._worker = worker
         self._is_known_model = is_known_model
-        self._get_terms = get_terms
+        self._report = report
         self._max_line_bytes = max_line_bytes
-        self._lease_s = service.config.lease_s
+        self._chunk_lines = chunk_lines
+
+    @property
+    def _service(self) -> JobService:
+        return self._get_service()
+
+    @property
+    def _lease_s(self) -> float:
+        return self._get_service().config.lease_s
 
     async def run(self) -> None:
         """Run batches until cancelled."""
         while True:
-            try:
-                if not await self.step():
-                    await sleep_until_notified(self._store, BATCHES, POLL_S)
-            except StoreUnavailable:
+            (outcome,) = await asyncio.gather(self.step(), return_exceptions=True)
+            if isinstance(outcome, BaseException):
+                if not isinstance(outcome, StoreUnavailable):
+                    self._report(outcome)  # one batch must not stop the others; it is tried again after its lease
                 await asyncio.sleep(RETRY_S)
+            elif not outcome:
+                await sleep_until_notified(self._store, BATCHES, POLL_S)
 
     async def step(self) -> bool:
         """Advance one batch as far as it goes now; False if none has work. Raises StoreUnavailable: then the batch goes on
@@ -88,32 +88,29 @@ class BatchCoordinator:
         batch = await self._store.claim_batch(self._worker, self._lease_s)
         if batch is None:
             return False
-        try:
+        with suppress(SupersededError):  # then another coordinator holds the batch
             await self._advance(batch)
-        except SupersededError:
-            _log.info("batch %s is held by another coordinator", batch.id)
         return True
 
     async def _advance(self, batch: Batch) -> None:
-        is_cancelling = batch.state is BatchState.CANCELLING
-        if batch.state is not BatchState.FINALIZING and (not batch.n_total or batch.n_inserted < batch.n_total):
-            try:
-                if not batch.n_total and not is_cancelling:
-                    batch = await self._validate(batch)
-                if not batch.state.is_final and batch.n_total:
-                    await self._insert(batch)
-            except KeyError:
-                await self._fail_without_input(batch)
-            if batch.n_total or not is_cancelling:
-                return
-        await self._finalize(batch)
+        is_cancelling = batch.state is BatchState.CANCELLING  # lines that are stored then are cancelled at once
+        if batch.state is not BatchState.VALIDATING and not (is_cancelling and batch.n_inserted < batch.n_total):
+            await self._finalize(batch)
+            return
+        try:
+            if not batch.n_total:
+                batch = await self._validate(batch)
+            if not batch.state.is_final:
+                await self._insert(batch)
+        except KeyError:
+            await self._fail_without_input(batch)
 
     async def _validate(self, batch: Batch) -> Batch:
         """Check the whole file; the batch then has `n_total`, or is FAILED."""
         config = self._service.config
         checker = LineChecker(batch.endpoint, self._is_known_model, max_lines=config.max_batch_lines,
                               max_line_bytes=self._max_line_bytes)
-        lease = Lease(self, batch)
+        lease = BatchLease(self, batch)
         async for n, line in self._read_lines(batch.input_file_id):
             checker.check(n, line)
             if checker.is_hopeless:
@@ -131,7 +128,7 @@ class BatchCoordinator:
 
     async def _insert(self, batch: Batch) -> None:
         """Store the lines that are not stored yet; workers run them at once."""
-        n_skipped, lease = 0, Lease(self, batch)
+        n_skipped, lease = 0, BatchLease(self, batch)
         chunk: list[BatchLine] = []
         n_bytes = 0
         async for n, raw in self._read_lines(batch.input_file_id):
@@ -141,7 +138,7 @@ class BatchCoordinator:
             chunk.append(read_line(n, raw))
             n_bytes += len(raw)
             await lease.turn()
-            if len(chunk) >= CHUNK or n_bytes >= CHUNK_BYTES:
+            if len(chunk) >= self._chunk_lines or n_bytes >= CHUNK_BYTES:
                 batch = lease.batch = await self._store_chunk(batch, chunk)
                 n_skipped += len(chunk)
                 chunk, n_bytes = [], 0
@@ -154,7 +151,9 @@ class BatchCoordinator:
 
     async def _store_chunk(self, batch: Batch, chunk: list[BatchLine]) -> Batch:
         now = self._service.clock.wall()
-        terms = {model: self._get_terms(batch, model, now) for model in {line.model for line in chunk}}
+        get_terms = self._service.terms.terms_of
+        terms = {model: get_terms(batch.tenant, model, now, deadline_at=batch.expires_at, is_batch=True)
+                 for model in {line.model for line in chunk}}
         # Lines are read when the last one has ended, at most a day after the first one; a day is the margin.
         keep_s = max(0.0, batch.expires_at - now) + max(self._service.config.keep_s, 86_400.0)
         await self._store.submit([_job_of(batch, line, terms[line.model], keep_s) for line in chunk])
@@ -178,7 +177,7 @@ class BatchCoordinator:
         batch = msgspec.structs.replace(batch, finalizing_at=batch.finalizing_at or now)
         info = await self._store.find_file(batch.input_file_id)
         writer = ResultsWriter(self._service, batch, info.sha256 if info is not None else batch.id)
-        lease = Lease(self, batch)
+        lease = BatchLease(self, batch)
         try:
             async for job, result in self._store.batch_results(batch.id):
                 await writer.write(job, result)
@@ -222,7 +221,7 @@ class BatchCoordinator:
             yield numbered
 
 
-class Lease:
+class BatchLease:
     """The lease of a batch during a long step."""
 
     def __init__(self, coordinator: BatchCoordinator, batch: Batch) -> None:
@@ -326,7 +325,7 @@ class _ResultsFile:
                         f"{batch.id}_{self._kind}.jsonl", n_bytes, now, expires_at, sha256)
 
 
-def _job_of(batch: Batch, line: BatchLine, terms: LineTerms, keep_s: float) -> NewJob:
+def _job_of(batch: Batch, line: BatchLine, terms: JobRanking, keep_s: float) -> NewJob:
     return NewJob(
         id=f"job_{batch.id.partition('_')[2]}_{line.n}", door=batch.door, api=api_of(batch.endpoint), model=line.model,
         body=line.body, tenant=batch.tenant, rank=terms.rank, n_tokens=line.n_tokens, weight=terms.weight,

@@ -13,7 +13,7 @@ When wrong: gateways in different regions have different times; a rare route is 
 until it has FEW samples of its own. Exported times are up to the exchange interval old.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 
 import msgspec
@@ -22,6 +22,7 @@ from stayfast.policy.histogram import LogHistogram, Packed
 
 MAX_KINDS = 512
 MAX_BYTES = 32 * 1024
+STEP = 64  # kinds merged in one step, about half a millisecond
 _KIND_BYTES, _BUCKET_BYTES = 24, 6
 
 
@@ -45,15 +46,14 @@ class MergedTimes(msgspec.Struct, frozen=True, array_like=True, gc=False):
 TimesByKind = Mapping[str, MergedTimes]  # by a digest of the kind
 
 
-def merge_times(exports: Iterable[TimesByKind]) -> dict[str, MergedTimes]:
-    """The sums of several exports, within the bounds of `bound_times`."""
-    found: dict[str, list[MergedTimes]] = {}
-    for export in exports:
-        for kind, times in export.items():
-            found.setdefault(kind, []).append(times)
-    return bound_times({kind: every[0] if len(every) == 1 else MergedTimes(_add([times.ended for times in every]),
-                                                                           _add([times.cut_off for times in every]))
-                        for kind, every in found.items()})
+def merge_in_steps(exports: Iterable[TimesByKind], whole: dict[str, MergedTimes]) -> Iterator[None]:
+    """Add several exports to `whole`, in steps of STEP kinds. The result may exceed the bounds of `bound_times`."""
+    for n, (kind, times) in enumerate(item for export in exports for item in export.items()):
+        before = whole.get(kind)
+        whole[kind] = times if before is None else MergedTimes(_add(before.ended, times.ended),
+                                                               _add(before.cut_off, times.cut_off))
+        if n % STEP == STEP - 1:
+            yield
 
 
 def bound_times(times: TimesByKind) -> dict[str, MergedTimes]:
@@ -68,10 +68,11 @@ def bound_times(times: TimesByKind) -> dict[str, MergedTimes]:
     return chosen
 
 
-def _add(packed: Iterable[Packed]) -> Packed:
-    whole = LogHistogram()
-    for one in packed:
-        whole.merge(LogHistogram(one))
+def _add(one: Packed, other: Packed) -> Packed:
+    if not other:
+        return one
+    whole = LogHistogram(one)
+    whole.merge(LogHistogram(other))
     return whole.pack()
 
 

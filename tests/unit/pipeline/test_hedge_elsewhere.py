@@ -4,8 +4,9 @@ from math import inf
 from random import Random
 
 from stayfast.pipeline.attempts.hedge_plans import Hedging
-from stayfast.policy.merged_times import ElsewhereTimes, merge_times
-from stayfast.policy.resilience.hedge import HedgeConfig, HedgePlan
+from stayfast.pipeline.attempts.times_export import MAX_REFRESHED, TimesExport
+from stayfast.policy.merged_times import ElsewhereTimes, MergedTimes, merge_in_steps
+from stayfast.policy.resilience.hedge import FirstTokens, HedgeConfig, HedgePlan, LateStreak
 from stayfast.policy.resilience.retry import RetryConfig
 
 AT = ("here", "m")
@@ -36,9 +37,13 @@ class RareRoute:
 
     def exchange(self) -> None:
         """Give each process the times of all others."""
-        exports = [hedging.export_times(ElsewhereTimes("r", ORIGINS, {}), self.now) for hedging in self.all]
+        exports = [TimesExport().refresh(dict(hedging.kinds(ElsewhereTimes("r", ORIGINS, {}))), self.now)
+                   for hedging in self.all]
         for n, hedging in enumerate(self.all):
-            hedging.elsewhere = ElsewhereTimes("r", ORIGINS, merge_times(exports[:n] + exports[n + 1:]))
+            whole: dict[str, MergedTimes] = {}
+            for _ in merge_in_steps(exports[:n] + exports[n + 1:], whole):
+                continue
+            hedging.elsewhere = ElsewhereTimes("r", ORIGINS, whole)
 
     def plan(self, n: int = 0) -> HedgePlan:
         """The plan of one process, made anew."""
@@ -88,5 +93,19 @@ def test_estimate_needs_enough_samples_elsewhere() -> None:
 def test_upstreams_of_this_machine_are_not_exported() -> None:
     route = RareRoute(1)
     route.run(3)
-    assert route.all[0].export_times(ElsewhereTimes("r", {}, {}), route.now) == {}
-    assert len(route.all[0].export_times(ElsewhereTimes("r", ORIGINS, {}), route.now)) == 1
+    assert list(route.all[0].kinds(ElsewhereTimes("r", {}, {}))) == []
+    assert len(list(route.all[0].kinds(ElsewhereTimes("r", ORIGINS, {})))) == 1
+
+
+def test_export_computes_the_oldest_kinds_anew() -> None:
+    """Many kinds take several exports; all stay in each export until they are gone."""
+    export, kinds = TimesExport(), {f"k{n}": FirstTokens(LateStreak(0.1)) for n in range(2 * MAX_REFRESHED)}
+    for now in (1.0, 2.0):
+        for tokens in kinds.values():
+            tokens.start_attempt(export, now - 0.5)
+            tokens.record_first_token(export, now)
+        found = export.refresh(kinds, now)
+    assert sorted(times.n for times in found.values()) == [1] * MAX_REFRESHED + [2] * MAX_REFRESHED
+    assert {times.n for times in export.refresh(kinds, 3.0).values()} == {2}
+    del kinds["k7"]
+    assert export.refresh(kinds, 4.0).keys() == kinds.keys()

@@ -1,5 +1,8 @@
 """policy.admission.quota: buckets, and the quotas of a tenant."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,7 +85,7 @@ def test_tenant_quota_allowances_show_tightest_limit() -> None:
 def test_quota_config_out_of_bounds_is_rejected(name: str) -> None:
     """A limit of 0 would be unusable: leave the tenant's key out instead."""
     with pytest.raises(ValueError, match=rf"^{name} must be from"):
-        QuotaConfig(**{name: 0})
+        replace(QuotaConfig(), **dict[str, Any]({name: 0}))
 
 
 def test_tenant_quota_unchanged_limit_keeps_its_bucket() -> None:

@@ -75,6 +75,7 @@ PREFIX_WAITS = _counter("prefix_waits", "Requests that waited for another to fil
 STORE = _counter("cache_store_requests", "Operations on shared stores, by result.", "store", "op", "result")
 SEMANTIC = _counter("semantic_requests", "Semantic lookups by result, and audits.", "route", "result")
 SEMANTIC_JUDGED = _counter("semantic_judged", "Comparisons of answers by a model, by result.", "route", "result")
+QUOTA_STORE_CALLS = _counter("quota_store_calls", "Calls for slices of shared limits, one per tenant, by result.", "result")
 TURN_STEPS = _counter("turn_steps", "Steps of served turns, by result.", "upstream", "step", "result")
 TURN_THREADS = _gauge("turn_threads", "Threads of plain functions in turns: active, or abandoned by their step.", "state")
 LOST = _counter("telemetry_lost", "Log lines and spans dropped because their reader was too slow.", "kind")
@@ -134,6 +135,10 @@ FLEET_BREAKERS = _counter("fleet_breaker_hints", "Hints about breakers, sent and
                           "kind")
 FLEET_GATEWAYS = _gauge("fleet_gateways", "Live gateways that share state, at the last exchange.")
 FLEET_AGE = _gauge("fleet_exchange_age_seconds", "Time since the last exchange with the other gateways.")
+QUOTA_SLACK = _gauge("quota_slack", "What this gateway may still admit of a limit without a call to the shared store.",
+                     "tenant", "limit")
+QUOTA_EXACT = _gauge("quota_exact", "1 while a limit that gateways share is near its end.", "tenant", "limit")
+QUOTA_STORE_LOST = _gauge("quota_store_lost", "1 while the store of shared limits is unreachable.")
 WORKERS = _gauge("workers", "Workers that answered this scrape, and silent ones.", "state")
 BUILD_INFO = _gauge("build_info", "1; version in the labels.", "version", "python")
 
@@ -146,7 +151,7 @@ FAMILIES = (
     SPIKE_FACTOR, CACHE_BYTES, CACHE_ENTRIES, STORE_BYTES, STORE_ENTRIES, PREFIX_MOVING, WORKERS, FLEET_BREAKERS,
     FLEET_GATEWAYS, FLEET_AGE, BUILD_INFO, SEMANTIC,
     SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR, SEMANTIC_JUDGED, SEMANTIC_JUDGE_MISS,
-    GEN_AI_DURATION,
+    QUOTA_SLACK, QUOTA_EXACT, QUOTA_STORE_LOST, QUOTA_STORE_CALLS, GEN_AI_DURATION,
     GEN_AI_FIRST_CHUNK, GEN_AI_TOKENS, GEN_AI_SERVER_TTFT,
 )
 MERGED_BY_MAX = frozenset((BREAKER_STATE.name, FLEET_GATEWAYS.name, FLEET_AGE.name,

@@ -13,7 +13,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN, MAX_NAME
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.events import AttemptDone, Sink
-from stayfast.core.types import Api, Chunk, Outcome, Usage
+from stayfast.core.types import JOB, Api, Chunk, Outcome, Usage
 from stayfast.pipeline.routing.selector import RoutingFeedback
 from stayfast.pipeline.timing.timeouts import RequestTimeouts
 from stayfast.pipeline.timing.token_timings import TokenTimings
@@ -76,7 +76,8 @@ class Attempt:
         self._guess = None
         if predictors is not None and is_incremental:
             self._guess = predictors.of(call.model[:MAX_NAME]).start_call(n_tokens)
-        self._place = acquire_permit(member, norm, self.began_at, call.model, n_tokens=n_tokens, lane=lane)
+        self._place = acquire_permit(member, norm, self.began_at, call.model, n_tokens=n_tokens, lane=lane,
+                                     is_job=role == JOB, is_streamed=is_incremental)
 
     def open(self) -> Coroutine[Any, Any, AnswerStream]:
         """Open the stream. Cache markers that the upstream refuses by name are left out, once."""

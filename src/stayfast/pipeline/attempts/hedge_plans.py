@@ -4,12 +4,12 @@ Times are kept by upstream, model and prompt size. A route to `"*"` serves any m
 first token where another takes 0.3 s: one distribution of both would hedge every call of the first and none of the second.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import exp, inf
 from typing import Any
 
-from stayfast.policy.merged_times import ElsewhereTimes, MergedTimes
+from stayfast.policy.merged_times import ElsewhereTimes
 from stayfast.policy.resilience.hedge import (
     ENOUGH_SAMPLES,
     MIN_SAMPLES,
@@ -23,7 +23,6 @@ from stayfast.policy.resilience.hedge import (
     choose_share,
     live_distribution,
     plan_hedge,
-    recent_histograms,
 )
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.resilience.retry_budget import RetryBudget
@@ -257,17 +256,13 @@ class Hedging:
         seconds = live_distribution((), 0.0, found).quantile(0.5)
         return seconds if seconds < inf else None
 
-    def export_times(self, elsewhere: ElsewhereTimes, now: float) -> dict[str, MergedTimes]:
-        """The times of this process, by the digest of their kind."""
-        found = {}
+    def kinds(self, elsewhere: ElsewhereTimes) -> Iterator[tuple[str, FirstTokens]]:
+        """The times of this process, by the digest of their kind. elsewhere: of this route."""
         for ((upstream, model), is_whole), series in self._series.items():
             for size, tokens in series.by_size.items():
                 kind = elsewhere.kind(upstream, model, is_whole=is_whole, size=size)
                 if kind is not None and tokens.n:
-                    ended, cut_off = recent_histograms([tokens], now)
-                    if ended.counts:
-                        found[kind] = MergedTimes(ended.pack(), cut_off.pack())
-        return found
+                    yield kind, tokens
 
     def _like(self, at: UpstreamModel, is_whole: bool, size: int) -> list[FirstTokens]:
         """Those of this size; where they have seen few, also those of neighbouring sizes, larger and smaller alike."""

@@ -20,12 +20,14 @@ estimates, a burst exceeds the limit. Processes that share a quota need `SharedB
 instant at which the bucket will be full. Two takes within the same microsecond may count as one.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Annotated, NamedTuple
 
 from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.core.types import Allowance
+from stayfast.policy.fleet.config import OnLoss
 from stayfast.policy.resilience.cross_process import Cells
 
 _ROUNDING = 1e-6  # of the capacity: after months of uptime, instants have a precision of tenths of microseconds
@@ -133,9 +135,24 @@ class QuotaConfig:
         "Prompt and answer tokens per day; also the burst.", minimum=1, maximum=_MOST)] = None
     cost_per_day: Annotated[float | None, SettingDoc(
         "USD per day by `prices`; also the burst.", minimum=1e-6, maximum=_MOST)] = None
+    on_loss: Annotated[Mapping[str, OnLoss], SettingDoc(
+        "What a limit does while `fleet.url` is unreachable, by its name: local, open or closed. Unset: fleet.on_loss."
+    )] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        names = [name for name, _, _ in self.limits()]
+        for name in self.on_loss:
+            if name not in names:
+                raise ValueError(f"on_loss.{name} is no limit of this quota: there are {', '.join(names) or 'none'}")
+
+    def limits(self) -> Iterator[tuple[str, float, float]]:
+        """The name, capacity and refill per second of each limit."""
+        for declared in fields(self):
+            _, _, window = declared.name.partition("_per_")
+            limit = getattr(self, declared.name)
+            if window and limit is not None:
+                yield declared.name, limit, limit / (MINUTE_S if window == "minute" else DAY_S)
 
 
 KINDS = ("requests", "tokens", "cost")
@@ -176,18 +193,15 @@ class TenantQuota:
         self.config = config
         known = {limit.name: limit.bucket for limit in before._limits} if before is not None else {}
         found = []
-        for field in fields(config):
-            limit = getattr(config, field.name)
-            if limit is not None:
-                kind, _, per = field.name.partition("_per_")
-                was = known.get(field.name)
-                if was is not None and was.capacity == limit:
-                    bucket = was
-                else:
-                    bucket = make(field.name, limit, limit / (MINUTE_S if per == "minute" else DAY_S), now)
-                    if was is not None:
-                        bucket.replace(was, now)
-                found.append(_Limit(field.name, KINDS.index(kind), bucket))
+        for name, limit, per_s in config.limits():
+            was = known.get(name)
+            if was is not None and was.capacity == limit:
+                bucket = was
+            else:
+                bucket = make(name, limit, per_s, now)
+                if was is not None:
+                    bucket.replace(was, now)
+            found.append(_Limit(name, KINDS.index(name.partition("_per_")[0]), bucket))
         self._limits: tuple[_Limit, ...] = tuple(found)
         by_kind = {kind: [limit.bucket for limit in found if KINDS[limit.kind] == kind] for kind in KINDS}
         self.has_cost = bool(by_kind.pop("cost"))

@@ -30,6 +30,8 @@ _MARK: Final = b"\xef\xbb\xbf"  # of UTF-8, which some editors write
 _OBJECT: Final = msgspec.json.Decoder(RawObject)
 _TEXT: Final = msgspec.json.Decoder(str)
 _MAX_OUTPUT: Final = 1 << 24
+_USUAL_OUTPUT: Final = 256  # tokens of an answer without a limit
+_NO_OUTPUT: Final = b'"/v1/embeddings"'
 
 
 class BatchLine(msgspec.Struct, frozen=True, gc=False):
@@ -200,7 +202,8 @@ def read_line(n: int, line: bytes) -> BatchLine:
     raw = bytes(members["body"])
     body = _BODY.decode(raw)
     wanted = (body.max_tokens, body.max_completion_tokens, body.max_output_tokens)
-    n_output = max((n for n in wanted if isinstance(n, int) and 0 < n <= _MAX_OUTPUT), default=0)
+    n_output = max((n for n in wanted if isinstance(n, int) and 0 < n <= _MAX_OUTPUT),
+                   default=0 if bytes(members["url"]) == _NO_OUTPUT else _USUAL_OUTPUT)
     return BatchLine(n, _TEXT.decode(members["custom_id"]), body.model, raw, max(1, len(raw) // BYTES_A_TOKEN + n_output))
 
 

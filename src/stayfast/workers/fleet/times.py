@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from stayfast.core.clock import Clock
-from stayfast.policy.merged_times import MergedTimes, TimesByKind, merge_times
+from stayfast.policy.merged_times import MergedTimes, TimesByKind, bound_times, merge_in_steps
 from stayfast.stores.fleet.base import FleetStore, FleetUnavailable
 from stayfast.workers.fleet.records import encode_message, read_times
 
@@ -70,7 +70,6 @@ class TimesExchange:
 
 async def _merge_in_steps(exports: Iterable[TimesByKind]) -> dict[str, MergedTimes]:
     whole: dict[str, MergedTimes] = {}
-    for export in exports:
-        whole = merge_times([whole, export])
+    for _ in merge_in_steps(exports, whole):
         await asyncio.sleep(0)
-    return whole
+    return bound_times(whole)

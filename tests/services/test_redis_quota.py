@@ -1,0 +1,355 @@
+"""Limits that several gateways share, on a real server: skewed load, deaths, and everything that happens to servers."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from stayfast.core.clock import SystemClock
+from stayfast.core.events import Fanout
+from stayfast.policy.admission.quota import Bucket
+from stayfast.policy.fleet.config import FleetConfig
+from stayfast.policy.fleet.slices import US, WAIT_S, LeaseGrant, LeaseReport
+from stayfast.stores.fleet.quota_calls import QuotaCall, QuotaReply, QuotaStoreLost
+from stayfast.stores.fleet.redis_quota import RedisQuota
+from stayfast.workers.fleet.quota_leases import LeaseMemory, QuotaLeases
+from tests.services.redis_server import RedisServer, redis_server
+
+TENANT, LIMIT = "web", "requests_per_minute"
+CAPACITY, PER_S = 120.0, 40.0
+SLOW_S = 0.3  # that a busy machine may add to what a test measures in real time
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as running:
+        yield running
+
+
+def report(*, wanted: float = 0.0, needed: float = 0.0, spent: float = 0.0, held: float = 0.0,
+           base: tuple[float, float] = (0.0, 0.0), demand: float = 1.0, alone: float = 0.0, full_at_us: int = 0
+           ) -> LeaseReport:
+    """Of a limit of 100 a minute, in seconds of the bucket."""
+    spent_us, held_us, *base_us, demand_ppm, wanted_us, needed_us, alone_us = (
+        round(number * US) for number in (spent, held, *base, demand, wanted, needed, alone))
+    return LeaseReport(60 * US, spent_us, held_us, base_us[0], base_us[1], demand_ppm, wanted_us, needed_us, alone_us,
+                       full_at_us)
+
+
+class Caller:
+    """One gateway's calls for one limit of a tenant of its own."""
+
+    def __init__(self, store: RedisQuota, tenant: str, gateway: str) -> None:
+        self.store, self.tenant, self.gateway = store, tenant, gateway
+        self.number, self.epoch = 0, ""
+
+    async def send(self, limit: LeaseReport, number: int | None = None) -> LeaseGrant | None:
+        self.number = self.number + 1 if number is None else number
+        call = QuotaCall(self.tenant, self.number, self.epoch, {f"{LIMIT}@100.0": limit})
+        reply, = await self.store.exchange(self.gateway, [call])
+        if not isinstance(reply, QuotaReply):
+            return None
+        self.epoch = reply.epoch
+        return reply.limits[f"{LIMIT}@100.0"]
+
+
+def run_calls(server: RedisServer, tenant: str, test: Callable[[Caller, Caller], Awaitable[None]]) -> None:
+    """Two gateways, in a loop of their own."""
+    async def main() -> None:
+        store = RedisQuota(server.url, "calls")
+        try:
+            await test(Caller(store, tenant, "a"), Caller(store, tenant, "b"))
+        finally:
+            await store.close()
+
+    asyncio.run(main())
+
+
+def seconds(grant: LeaseGrant | None) -> float:
+    assert grant is not None
+    return grant.granted_us / US
+
+
+def test_redis_quota_takes_a_slice_out_of_the_bucket(server: RedisServer) -> None:
+    async def test(a: Caller, b: Caller) -> None:
+        first = await a.send(report(wanted=20.0))
+        assert first is not None
+        assert (seconds(first), first.level_us, first.n_gateways) == (20.0, 40 * US, 1)
+        second = await b.send(report(wanted=60.0, demand=3.0))
+        assert second is not None
+        assert seconds(second) == pytest.approx(30.0, abs=SLOW_S)  # three quarters of 40 s
+        assert second.n_gateways == 2
+
+    run_calls(server, "slice", test)
+
+
+def test_redis_quota_lost_reply_is_returned_by_the_next_call(server: RedisServer) -> None:
+    async def test(a: Caller, _: Caller) -> None:
+        await a.send(report(wanted=20.0))  # the gateway never reads this reply
+        grant = await a.send(report(wanted=60.0))
+        assert seconds(grant) == 60.0
+
+    run_calls(server, "lost reply", test)
+
+
+def test_redis_quota_late_call_changes_nothing(server: RedisServer) -> None:
+    async def test(a: Caller, _: Caller) -> None:
+        await a.send(report(wanted=20.0), number=5)
+        assert await a.send(report(wanted=20.0), number=4) is None
+        assert await a.send(report(wanted=20.0), number=5) is None
+        assert seconds(await a.send(report(held=20.0, wanted=60.0), number=6)) == pytest.approx(40.0, abs=SLOW_S)
+
+    run_calls(server, "late", test)
+
+
+def test_redis_quota_held_slice_keeps_its_place_in_the_bucket(server: RedisServer) -> None:
+    """A bucket that refills while slices are out holds no more than the capacity together with them."""
+    async def test(a: Caller, b: Caller) -> None:
+        await a.send(report(wanted=1.0))
+        await asyncio.sleep(1.1)
+        assert seconds(await b.send(report(wanted=60.0, demand=1e6))) <= 59.0 + 1e-3
+
+    run_calls(server, "held", test)
+
+
+def test_redis_quota_debt_is_charged_and_all_or_nothing_stays(server: RedisServer) -> None:
+    async def test(a: Caller, b: Caller) -> None:
+        await a.send(report(wanted=10.0))
+        await a.send(report(spent=58.0, base=(0.0, 10.0)))  # 48 s more than it had
+        assert seconds(await b.send(report(wanted=10.0, needed=9.0))) == 0.0
+        assert seconds(await b.send(report(wanted=1.5, needed=1.0))) >= 1.0
+
+    run_calls(server, "debt", test)
+
+
+def test_redis_quota_what_was_entitled_without_the_server_leaves_no_debt(server: RedisServer) -> None:
+    async def test(a: Caller, _: Caller) -> None:
+        await a.send(report(wanted=50.0))
+        grant = await a.send(report(spent=90.0, base=(0.0, 50.0), alone=40.0))
+        assert grant is not None
+        assert grant.level_us == 0
+        grant = await a.send(report(spent=95.0, base=(90.0, 0.0)))
+        assert grant is not None
+        assert grant.level_us == pytest.approx(-5 * US, abs=SLOW_S * US)
+
+    run_calls(server, "entitled debt", test)
+
+
+def test_redis_quota_entitlements_add_up_to_one_at_most(server: RedisServer) -> None:
+    async def test(a: Caller, other: Caller) -> None:
+        rng = Random(3)
+        callers = [Caller(a.store, a.tenant, f"g{n}") for n in range(6)]
+        last: dict[str, int] = {}
+        for _ in range(60):
+            caller = rng.choice(callers)
+            grant = await caller.send(report(demand=rng.choice([0.0, 0.5, 4.0])))
+            assert grant is not None
+            last[caller.gateway] = grant.entitled_ppm
+            assert sum(last.values()) <= US
+
+    run_calls(server, "entitled", test)
+
+
+def test_redis_quota_flushed_script_is_sent_again(server: RedisServer) -> None:
+    async def test(a: Caller, _: Caller) -> None:
+        await a.send(report(wanted=1.0))
+        assert server.say(b"SCRIPT", b"FLUSH") == b"+OK\r\n"
+        assert seconds(await a.send(report(held=1.0, wanted=1.0))) == 1.0
+
+    run_calls(server, "script", test)
+
+
+def test_redis_quota_lost_data_comes_back_from_the_gateways(server: RedisServer) -> None:
+    async def test(a: Caller, b: Caller) -> None:
+        grant = await a.send(report(wanted=60.0))
+        assert grant is not None
+        server.say(b"FLUSHALL")
+        again = await a.send(report(held=60.0, base=(0.0, 60.0), wanted=60.0, full_at_us=grant.full_at_us))
+        assert seconds(again) <= SLOW_S
+        assert seconds(await b.send(report(wanted=60.0, demand=1e6))) <= SLOW_S
+
+    run_calls(server, "empty", test)
+
+
+def test_redis_quota_keys_expire(server: RedisServer) -> None:
+    async def test(a: Caller, _: Caller) -> None:
+        await a.send(report(wanted=60.0))
+
+    run_calls(server, "expires", test)
+    ttl_ms = int(server.say(b"PTTL", b"calls:q:{expires}")[1:])
+    assert 60_000 < ttl_ms <= 66_000
+
+
+def test_redis_quota_wrong_password_is_named_without_the_url(server: RedisServer) -> None:
+    async def main() -> None:
+        store = RedisQuota(server.url.replace("redis://", "redis://:hush@"), "calls")
+        with pytest.raises(QuotaStoreLost) as caught:
+            await Caller(store, "password", "a").send(report(wanted=1.0))
+        assert "hush" not in str(caught.value)
+        assert "Error" in str(caught.value)
+        await store.close()
+
+    asyncio.run(main())
+
+
+class Gateways:
+    """Some gateways in one loop. `admitted`: instants, by gateway."""
+
+    def __init__(self, url: str, prefix: str, n: int) -> None:
+        clock = SystemClock()
+        self.all = [QuotaLeases(RedisQuota(url, prefix), f"g{n}", LeaseMemory(), clock, Fanout(), rng=Random(n))
+                    for n in range(n)]
+        self.buckets: list[Bucket] = []
+        for leases in self.all:
+            leases.configure(FleetConfig(expected_gateways=n), {})
+            self.buckets.append(leases.bucket(TENANT, LIMIT, CAPACITY, PER_S, clock.now()))
+        self.admitted: list[list[float]] = [[] for _ in range(n)]
+        self.longest_wait_s = 0.0
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def admit(self, n: int) -> bool:
+        """A request, as `Admission` admits it."""
+        now = time.monotonic()
+        bucket = self.buckets[n]
+        is_admitted = bucket.take(1.0, now)
+        if not is_admitted and await self.all[n].wait_for_grant(TENANT, LIMIT, 1.0, now + WAIT_S):
+            is_admitted = bucket.take(1.0, time.monotonic())
+        self.longest_wait_s = max(self.longest_wait_s, time.monotonic() - now)
+        if is_admitted:
+            self.admitted[n].append(time.monotonic())
+        return is_admitted
+
+    async def load(self, rates: tuple[float, ...], load_s: float) -> None:
+        """Evenly spaced requests at each gateway, a second."""
+        async def send(n: int) -> None:
+            begin, at = time.monotonic(), 0
+            while rates[n] and (due := begin + at / rates[n]) < begin + load_s:
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                await self.admit(n)
+                at += 1
+
+        await asyncio.gather(*(send(n) for n in range(len(rates))))
+
+    def n_since(self, since: float) -> int:
+        return sum(at >= since for each in self.admitted for at in each)
+
+    @property
+    def slack(self) -> float:
+        return sum(state.slack for leases in self.all for state in leases.states())
+
+
+@asynccontextmanager
+async def gateways(server: RedisServer, prefix: str, n: int = 4) -> AsyncIterator[Gateways]:
+    fleet = Gateways(server.url, prefix, n)
+    fleet.tasks = [asyncio.create_task(leases.run()) for leases in fleet.all]
+    try:
+        yield fleet
+    finally:
+        for task in fleet.tasks:
+            task.cancel()
+        await asyncio.gather(*fleet.tasks, return_exceptions=True)
+        for leases in fleet.all:
+            await leases.close()
+
+
+def test_gateways_skewed_load_admits_the_limit(server: RedisServer) -> None:
+    async def main() -> None:
+        async with gateways(server, "skewed") as fleet:
+            began_at = time.monotonic()
+            await fleet.load((84.0, 24.0, 12.0, 0.0), 8.0)
+            took_s = time.monotonic() - began_at
+            assert fleet.n_since(began_at) <= CAPACITY + PER_S * took_s
+            assert fleet.n_since(began_at + 4) >= 0.95 * PER_S * (took_s - 4)
+            for leases in fleet.all:
+                assert sum(leases.leader.calls.values()) <= 2 * took_s + 1
+
+    asyncio.run(main())
+
+
+def test_gateways_first_request_of_a_tenant_is_admitted(server: RedisServer) -> None:
+    async def main() -> None:
+        async with gateways(server, "first", 2) as fleet:
+            assert await fleet.admit(0)
+            assert await fleet.admit(1)
+
+    asyncio.run(main())
+
+
+def test_gateways_dead_one_leaves_its_share_to_the_others(server: RedisServer) -> None:
+    async def main() -> None:
+        async with gateways(server, "dead", 3) as fleet:
+            began_at = time.monotonic()
+            await fleet.load((90.0, 20.0, 10.0), 4.0)
+            fleet.tasks[0].cancel()  # as a kill: it gives nothing back
+            died_at = time.monotonic()
+            await fleet.load((0.0, 80.0, 40.0), 5.0)
+            took_s = time.monotonic() - died_at
+            since = time.monotonic()
+            await fleet.load((0.0, 80.0, 40.0), 3.0)
+            assert fleet.n_since(since) >= 0.95 * PER_S * (time.monotonic() - since) - 2
+            assert fleet.n_since(began_at) <= CAPACITY + PER_S * (time.monotonic() - began_at)
+            assert took_s < 7
+
+    asyncio.run(main())
+
+
+def test_gateways_frozen_server_continue_with_their_shares(server: RedisServer) -> None:
+    async def main() -> None:
+        async with gateways(server, "frozen") as fleet:
+            await fleet.load((84.0, 24.0, 12.0, 0.0), 4.0)
+            slack, lost_at = fleet.slack, time.monotonic()
+            server.freeze()
+            try:
+                await fleet.load((84.0, 24.0, 12.0, 0.0), 4.0)
+                took_s = time.monotonic() - lost_at
+                assert all(leases.leader.is_lost for leases in fleet.all[:3])
+                n_lost = fleet.n_since(lost_at)
+            finally:
+                server.thaw()
+            assert 0.7 * PER_S * took_s <= n_lost <= PER_S * took_s + slack + 3
+            assert fleet.longest_wait_s < WAIT_S + SLOW_S
+            back_at = time.monotonic()
+            await fleet.load((84.0, 24.0, 12.0, 0.0), 4.0)
+            assert not any(leases.leader.is_lost for leases in fleet.all[:3])
+            assert fleet.n_since(lost_at) <= PER_S * (time.monotonic() - lost_at) + slack + 3
+            assert fleet.n_since(back_at + 2) >= 0.9 * PER_S * (time.monotonic() - back_at - 2)
+
+    asyncio.run(main())
+
+
+def test_gateways_server_restarted_empty_gives_no_second_burst(tmp_path: Path) -> None:
+    async def main(server: RedisServer) -> None:
+        async with gateways(server, "restart") as fleet:
+            began_at = time.monotonic()
+            await fleet.load((84.0, 24.0, 12.0, 0.0), 3.0)
+            slack = fleet.slack
+            server.kill()
+            await fleet.load((84.0, 24.0, 12.0, 0.0), 1.5)
+            server.start()
+            await fleet.load((84.0, 24.0, 12.0, 0.0), 3.0)
+            assert fleet.n_since(began_at) <= CAPACITY + PER_S * (time.monotonic() - began_at) + slack + 3
+            assert not any(leases.leader.is_lost for leases in fleet.all[:3])
+
+    with redis_server(tmp_path) as server:
+        asyncio.run(main(server))
+
+
+def test_gateways_unreachable_server_admit_an_equal_part(server: RedisServer) -> None:
+    """From the start: half of the burst, then half of the refill."""
+    async def main() -> None:
+        fleet = Gateways(server.url.replace("redis://", "redis://:hush@"), "wrong", 2)
+        tasks = [asyncio.create_task(leases.run()) for leases in fleet.all]
+        began_at = time.monotonic()
+        await fleet.load((100.0, 0.0), 2.0)
+        took_s = time.monotonic() - began_at
+        assert CAPACITY / 2 <= fleet.n_since(began_at) <= CAPACITY / 2 + PER_S / 2 * took_s + 3
+        assert fleet.all[0].leader.why_lost == "AuthenticationError"
+        assert fleet.longest_wait_s < WAIT_S + SLOW_S
+        for task in tasks:
+            task.cancel()
+
+    asyncio.run(main())
