@@ -84,7 +84,8 @@ def test_compose_file_is_valid() -> None:
     assert settings.jobs.wake is not None
     assert settings.jobs.path in one["tmpfs"][1]
     assert one["hostname"] != other["hostname"]
-    assert {ports.split(":")[1] for service in gateways.values() for ports in service["ports"]} == {str(settings.server.port)}
+    ports = {port.split(":")[1] for service in gateways.values() for port in service["ports"]}
+    assert ports == {str(settings.server.port)}
     assert int(one["stop_grace_period"].removesuffix("s")) > longest_stop_s(settings.server)
     assert set(one["depends_on"]) == {"postgres", "redis"} < set(parts["services"])
 

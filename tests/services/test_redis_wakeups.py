@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import cast
 
 import pytest
 
@@ -134,11 +135,10 @@ def test_redis_passes_events_on_without_the_database(server: PostgresServer, red
                     n_reads += name == "read_events"
                     return getattr(stored, name)
 
-            counted = wake_by_redis(CountedStore(), redis.url, SystemClock())  # type: ignore[arg-type]
+            counted = wake_by_redis(cast("JobStore", CountedStore()), redis.url, SystemClock())
             assert len(await stream_delays(writer, counted, "j1", 50)) == 50
             assert n_reads < 15
             await counted.close()
-            await reader.close()
 
     asyncio.run(main())
 
