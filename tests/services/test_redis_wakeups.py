@@ -125,7 +125,7 @@ def test_redis_passes_events_on_without_the_database(server: PostgresServer, red
     """A reader that is woken by Redis reads the published events: its gateway's look-ups do not grow with the stream."""
     async def main() -> None:
         url = f"{server.url}?search_path=quiet"
-        async with two_gateways(url, redis.url) as (writer, reader):
+        async with two_gateways(url, redis.url) as (writer, _):
             n_reads = 0
             stored, _ = await open_postgres_store(url, SystemClock())
 
