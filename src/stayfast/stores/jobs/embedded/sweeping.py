@@ -9,7 +9,7 @@ from stayfast.stores.jobs.embedded.rows import encode_values
 
 STEP = 1000  # most jobs that one sweep ends, and most that it deletes
 HOLD_S = 3600.0  # lines of a batch that has not ended stay this much longer
-VACUUM_PAGES = 2000  # of one sweep
+VACUUM_PAGES = 500  # of one sweep
 MIN_FREE_PAGES = 4000  # fewer are left for reuse
 
 _PROMOTE = """UPDATE jobs SET is_deferred = 0 WHERE n IN (
@@ -103,5 +103,6 @@ def has_much_free(db: sqlite3.Connection) -> bool:
 
 
 def vacuum(db: sqlite3.Connection) -> None:
-    """Return some free pages to the disk."""
-    db.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
+    """Return some free pages to the disk. The sqlite3 module runs only the first step of this pragma, which is one page."""
+    for _ in range(VACUUM_PAGES):
+        db.execute("PRAGMA incremental_vacuum(1)")
