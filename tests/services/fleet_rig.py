@@ -20,6 +20,7 @@ upstreams:
   quick:
     kind: simulated
     probe: false
+    limit: {max: 40}
     ttft: {median_s: 0.01, sigma: 0}
     gaps: {median_s: 0.001}
     output: {median: 5, sigma: 0}

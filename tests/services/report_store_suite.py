@@ -4,81 +4,113 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from stayfast.core.jobs import BatchState, JobState
+from stayfast.core.jobs import BatchState, JobState, Report
 from stayfast.stores.jobs.reports import ReportStore
-from tests.services.job_store_rig import MODEL, JobStoreRig, RiggedSuite, new_batch, new_job, on_store, result_of
+from tests.services.job_store_rig import JobStoreRig, RiggedSuite, claim_one, new_batch, new_job, on_store, result_of
+
+SENDER = "host:1:0"
 
 
 def reports_of(rig: JobStoreRig) -> ReportStore:
-    """A store of jobs stores reports too."""
+    """The store under test."""
     return cast("ReportStore", rig.store)
 
 
+async def claim_due(rig: JobStoreRig, n: int = 10, lease_s: float = 30.0) -> list[Report]:
+    """The reports that are due now."""
+    return await reports_of(rig).claim_reports(SENDER, n, lease_s)
+
+
+async def end_job(rig: JobStoreRig, job_id: str, **fields: object) -> None:
+    """Run a job to its end."""
+    await rig.store.submit([new_job(job_id, is_reported=True, **fields)])
+    await rig.store.finish([result_of(await claim_one(rig.store))])
+
+
 class ReportSuite(RiggedSuite):
-    """Reports of ends."""
+    """Reports of jobs and batches."""
 
     @on_store
-    async def test_ends_of_reported_jobs_are_claimed(self, rig: JobStoreRig) -> None:
-        """Finished, cancelled and expired ones; others have no report."""
-        await rig.store.submit([new_job("j0", is_reported=True), new_job("j1", is_reported=True),
-                                new_job("j2", is_reported=True, deadline_at=rig.now() + 5.0), new_job("j3"),
-                                new_job("j4", is_reported=True)])
-        await rig.store.cancel("j1")
-        claims = {one.job.id: one for one in await rig.store.claim("w", {MODEL: 9}, 30.0)}
-        await rig.store.finish([result_of(claims["j0"]), result_of(claims["j3"], state=JobState.FAILED)])
+    async def test_report_of_a_job_is_due_once_it_has_ended(self, rig: JobStoreRig) -> None:
+        """Not before, and not for jobs that are not reported; also after a restart."""
+        await rig.store.submit([new_job("a", is_reported=True), new_job("b")])
+        assert await claim_due(rig) == []
+        await rig.store.finish([result_of(await claim_one(rig.store)) for _ in range(2)])
         await rig.restart()
-        found = await reports_of(rig).claim_reports("w", 10, 30.0)
-        assert sorted((one.id, one.subject_id, one.is_batch, one.token) for one in found) == [
-            ("evt_j0", "j0", False, 1), ("evt_j1", "j1", False, 1)]
-        assert await reports_of(rig).claim_reports("v", 10, 30.0) == []
+        (report,) = await claim_due(rig)
+        assert (report.subject_id, report.is_batch, report.n_attempts, report.is_failed) == ("a", False, 0, False)
+        assert report.id.startswith("evt_a")
+        assert abs(report.created_at - rig.now()) < 30.0
 
     @on_store
-    async def test_report_is_claimed_again_until_it_is_settled(self, rig: JobStoreRig) -> None:
-        """After its lease, or at `next_at`; a superseded claim changes nothing; a failed one is only listed."""
-        await rig.store.submit([new_job("j0", is_reported=True)])
-        await rig.store.cancel("j0")
-        (first,) = await reports_of(rig).claim_reports("w", 10, 30.0)
+    async def test_report_of_a_cancelled_or_expired_job_is_due(self, rig: JobStoreRig) -> None:
+        await rig.store.submit([new_job("a", is_reported=True),
+                                new_job("b", is_reported=True, deadline_at=rig.now() + 5.0)])
+        await rig.store.cancel("a")
+        await rig.advance(10.0)
+        await rig.store.sweep(max_claims=3)
+        assert sorted(report.subject_id for report in await claim_due(rig)) == ["a", "b"]
+
+    @on_store
+    async def test_report_of_a_batch_is_due_at_its_final_state(self, rig: JobStoreRig) -> None:
+        await rig.store.create_batch(new_batch("b1", rig.now(), is_reported=True))
+        batch = await rig.store.claim_batch("host:1:0", 30.0)
+        assert batch is not None
+        assert await rig.store.update_batch(replace(batch, state=BatchState.IN_PROGRESS), lease_s=30.0)
+        assert await claim_due(rig) == []
+        assert await rig.store.update_batch(replace(batch, state=BatchState.FAILED), lease_s=None)
+        (report,) = await claim_due(rig)
+        assert (report.subject_id, report.is_batch) == ("b1", True)
+
+    @on_store
+    async def test_claimed_report_is_held_until_its_lease_ends(self, rig: JobStoreRig) -> None:
+        await end_job(rig, "a")
+        (report,) = await claim_due(rig)
+        assert await claim_due(rig) == []
         await rig.advance(31.0)
-        (second,) = await reports_of(rig).claim_reports("v", 10, 30.0)
-        assert (second.token, second.created_at) == (2, first.created_at)
-        assert not await reports_of(rig).settle_report(first, is_done=True)
-        tried = replace(second, n_attempts=1, next_at=rig.now() + 10.0, delivered=("a", "b"), why="503")
-        assert await reports_of(rig).settle_report(tried, is_done=False)
-        assert await reports_of(rig).claim_reports("v", 10, 30.0) == []
-        assert await reports_of(rig).list_reports(is_failed=False, limit=5) == [tried]
-        await rig.advance(11.0)
-        (third,) = await reports_of(rig).claim_reports("v", 10, 30.0)
-        assert third == replace(tried, token=3)
-        failed = replace(third, is_failed=True)
-        assert await reports_of(rig).settle_report(failed, is_done=False)
-        await rig.advance(1000.0)
-        assert await reports_of(rig).claim_reports("v", 10, 30.0) == []
-        assert await reports_of(rig).list_reports(is_failed=True, limit=5) == [failed]
+        (again,) = await claim_due(rig)
+        assert (again.id, again.token > report.token) == (report.id, True)
+        assert not await reports_of(rig).settle_report(report, is_done=True)
+        assert await reports_of(rig).settle_report(again, is_done=True)
+        await rig.advance(60.0)
+        assert await claim_due(rig) == []
 
     @on_store
-    async def test_settled_report_is_gone(self, rig: JobStoreRig) -> None:
-        """It was confirmed."""
-        await rig.store.submit([new_job(f"j{n}", is_reported=True) for n in range(3)])
-        for n in range(3):
-            await rig.store.cancel(f"j{n}")
-        found = await reports_of(rig).claim_reports("w", 2, 30.0)
-        assert [await reports_of(rig).settle_report(one, is_done=True) for one in found] == [True, True]
-        assert len(await reports_of(rig).list_reports(is_failed=False, limit=5)) == 1
+    async def test_failed_attempt_is_due_again_at_its_time(self, rig: JobStoreRig) -> None:
+        """With what was delivered, and why it failed."""
+        await end_job(rig, "a")
+        (report,) = await claim_due(rig)
+        later = replace(report, n_attempts=1, next_at=rig.now() + 60.0, delivered=("x",), why="status 500")
+        assert await reports_of(rig).settle_report(later, is_done=False)
+        assert await claim_due(rig) == []
+        await rig.advance(61.0)
+        (report,) = await claim_due(rig)
+        assert (report.n_attempts, report.delivered, report.why) == (1, ("x",), "status 500")
 
     @on_store
-    async def test_end_of_a_reported_batch_is_claimed(self, rig: JobStoreRig) -> None:
-        """When its coordinator ends it, once."""
-        await rig.store.create_batch(new_batch("b0", rig.now(), is_reported=True))
-        await rig.store.create_batch(new_batch("b1", rig.now()))
-        for _ in range(2):
-            batch = await rig.store.claim_batch("w", 30.0)
-            assert batch is not None
-            assert await reports_of(rig).claim_reports("w", 10, 30.0) == []
-            ended = replace(batch, state=BatchState.FAILED, failed_at=rig.now())
-            await rig.store.update_batch(ended, lease_s=30.0)
-            await rig.store.update_batch(ended, lease_s=None)
-            if batch.id == "b0":
-                (report,) = await reports_of(rig).claim_reports("w", 10, 30.0)
-                assert (report.id, report.subject_id, report.is_batch) == ("evt_b0", "b0", True)
-                await reports_of(rig).settle_report(report, is_done=True)
-        assert await reports_of(rig).list_reports(is_failed=False, limit=5) == []
+    async def test_failed_report_is_listed_and_can_be_retried(self, rig: JobStoreRig) -> None:
+        store = reports_of(rig)
+        await end_job(rig, "a")
+        (report,) = await claim_due(rig)
+        await store.settle_report(replace(report, n_attempts=88, is_failed=True, why="timeout"), is_done=False)
+        assert await claim_due(rig) == []
+        (failed,) = await store.list_reports(is_failed=True, limit=5)
+        assert (failed.id, failed.is_failed, failed.why) == (report.id, True, "timeout")
+        assert await store.retry_report("evt_none") is None
+        assert await store.retry_report(report.id) is not None
+        (again,) = await claim_due(rig)
+        assert (again.id, again.n_attempts) == (report.id, 0)
+        assert await store.list_reports(is_failed=True, limit=5) == []
+
+    @on_store
+    async def test_retried_job_is_reported_again_as_another_event(self, rig: JobStoreRig) -> None:
+        await rig.store.submit([new_job("a", is_reported=True)])
+        await rig.store.finish([result_of(await claim_one(rig.store), state=JobState.FAILED, status_code=500)])
+        (first,) = await claim_due(rig)
+        await reports_of(rig).settle_report(first, is_done=True)
+        await rig.store.retry_dead("a")
+        assert await claim_due(rig) == []
+        await rig.store.finish([result_of(await claim_one(rig.store))])
+        (second,) = await claim_due(rig)
+        assert second.id != first.id
+        assert second.subject_id == "a"

@@ -1,5 +1,7 @@
 """Gateways that share a Redis: who is alive, purges, and what happens without it."""
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -8,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.services.fleet_rig import call, fleet, member, names_at, wait_for
+from tests.services.fleet_rig import SETTINGS, call, fleet, member, names_at, wait_for
 from tests.services.redis_traffic import ask, metric
 
 pytestmark = pytest.mark.sockets
@@ -45,6 +47,32 @@ def test_fleet_purge_reaches_every_gateway(tmp_path: Path) -> None:
         assert call(one, "/admin/cache?route=chat", "DELETE") == {"forgotten": 2, "gone": [], "unconfirmed": []}
         assert time.monotonic() - began_at < 1.4  # without the wait for gateways that do not confirm
         assert (ask(two, "What?"), ask(one, "What?")) == ("miss", "miss")
+
+
+def test_fleet_purge_drops_copies_near_a_shared_store(tmp_path: Path) -> None:
+    """Without a fleet, another gateway would serve its copy for a minute."""
+    text = SETTINGS.replace("cache: {", "cache: {store: hot, ") + (
+        'stores:\n  hot: {kind: redis, url: "URL", local_ttl_s: 60, timeout_s: 1}\n')
+    with fleet(tmp_path, "one", "two", settings=text) as (server, (one, two)):
+        wait_for(lambda: names_at(one) == ["one", "two"])
+        assert ask(one, "What?") == "miss"
+        wait_for(lambda: server.say(b"EXISTS", b"stayfast:i:all") == b":1\r\n")
+        assert (ask(two, "What?"), ask(two, "What?")) == ("hit", "hit")
+        assert metric(two, 'stayfast_cache_store_requests_total{store="hot",op="get",result="local_hit"}') == 1
+        assert call(one, "/admin/cache?tag=faq", "DELETE") == {"forgotten": 1, "gone": [], "unconfirmed": []}
+        assert ask(two, "What?") == "miss"
+
+
+def test_fleet_lists_draining_gateway(tmp_path: Path) -> None:
+    """A balancer's operator sees it at every other gateway."""
+    with fleet(tmp_path, "one") as (server, (one,)), member(
+            tmp_path, "two", server, settings=SETTINGS.replace("127.0.0.1}", "127.0.0.1, drain_grace_s: 30}")):
+        wait_for(lambda: names_at(one) == ["one", "two"])
+        (pid,) = call(one, "/admin/gateways")["data"][1]["pids"]
+        os.kill(pid, signal.SIGTERM)
+        wait_for(lambda: [row["draining"] for row in call(one, "/admin/gateways")["data"]] == [False, True])
+        os.kill(pid, signal.SIGINT)
+        wait_for(lambda: names_at(one) == ["one"])
 
 
 def test_fleet_new_epoch_purges_other_gateways(tmp_path: Path) -> None:

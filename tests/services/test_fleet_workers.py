@@ -50,9 +50,25 @@ def test_gateway_of_workers_is_one_gateway(tmp_path: Path) -> None:
             wait_for(lambda: {ask(many, "What?") for _ in range(12)} == {"hit"})
             purged = call(single, "/admin/cache?all=true", "DELETE")
             assert (purged["gone"], purged["unconfirmed"]) == ([], [])
-            assert purged["forgotten"] >= 2
+            if victim is None:  # afterwards the next worker has executed the purges of the last seconds again
+                assert purged["forgotten"] >= 2
             assert "miss" in {ask(many, "What?") for _ in range(3)}
             assert call(single, "/admin/gateways")["data"][0]["id"] == row["id"]
+
+
+def test_workers_divide_limits_by_the_number_of_gateways(tmp_path: Path) -> None:
+    """All workers, also while the server is gone and any worker lists gateways."""
+    with redis_server(tmp_path) as server, of_workers(tmp_path, "many", server, 2) as many:
+        def places() -> set[float]:
+            return {call(many, "/debug/state")["upstreams"]["quick"]["limits"][0]["places"] for _ in range(12)}
+
+        with member(tmp_path, "single", server):
+            wait_for(lambda: places() == {20})
+            server.kill()
+            wait_for(lambda: call(many, "/admin/gateways")["why_alone"] is not None)
+            for _ in range(12):
+                call(many, "/admin/gateways")
+            assert places() == {20}
 
 
 def test_stopped_gateway_of_workers_leaves(tmp_path: Path) -> None:

@@ -68,7 +68,8 @@ class FleetPart:
 
     def receive(self, news: FleetNews) -> WorkerReport:
         """Apply news, and report."""
-        self._rescale_limits(news.n_gateways)
+        if news.n_gateways is not None:
+            self._rescale_limits(news.n_gateways)
         times = self._swap_times(news.times) if news.times is not None else None
         n_in_flight = sum(n for _, n in self._current.in_flight()) + sum(n for _, n in self._current.queued())
         return WorkerReport(os.getpid(), n_in_flight, self.is_draining, times)
@@ -152,7 +153,8 @@ class Fleet:
             sum(report.in_flight for report in reports), any(report.is_draining for report in reports), self._config)
 
     def _news(self, times: TimesByKind | None) -> FleetNews:
-        return FleetNews(self.link.size.n if self.link is not None else 1, dict(times) if times is not None else None)
+        n_gateways = self.link.n_gateways if self.link is not None and self.is_speaker else None
+        return FleetNews(n_gateways, dict(times) if times is not None else None)
 
     async def swap_times(self, workers: Workers, given: Callable[[int], TimesByKind]) -> Mapping[int, TimesByKind]:
         reports = await workers.report(lambda worker: self._news(given(worker)))

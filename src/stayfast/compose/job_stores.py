@@ -7,8 +7,8 @@ from stayfast.core.clock import Clock
 from stayfast.jobs.config import JobsConfig
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import FileBodies, JobStore
-from stayfast.stores.jobs.folder_files import FolderFileBodies
-from stayfast.stores.jobs.sqlite import SqliteJobStore
+from stayfast.stores.jobs.file_bodies import DiskFileBodies
+from stayfast.stores.jobs.handover import SharedJobStore
 
 
 async def open_job_stores(config: JobsConfig, folder: Path, clock: Clock) -> tuple[JobStore, FileBodies]:
@@ -17,10 +17,10 @@ async def open_job_stores(config: JobsConfig, folder: Path, clock: Clock) -> tup
         await asyncio.to_thread(folder.mkdir, mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StoreUnavailable(f"{folder}: {error.strerror}") from None
-    store = SqliteJobStore(folder, clock)
+    store = SharedJobStore(folder, clock)
     try:
         await store.depths()
     except StoreUnavailable:
         await store.close()
         raise
-    return store, FolderFileBodies(folder / "files")
+    return store, DiskFileBodies(folder / "files", clock)

@@ -47,7 +47,7 @@ class FleetRig:
         for n, exchange in enumerate(self.exchanges):
             for other, of_other in enumerate(views):
                 if other != n:
-                    exchange.board.receive(f"g{other}", of_other, self.now)
+                    exchange.board.receive(f"g{other}", of_other, self.now, self.now)
             exchange.consider(self.now)
 
     def run(self, seconds: float, *failing: int) -> None:

@@ -16,7 +16,8 @@ quorum is wrong about this gateway's way to the upstream, two good answers close
 count here until they were well again: own evidence is stronger.
 
 Upstreams are the same if a digest of their kind, base URL and model is the same; names are local. Views carry durations, not
-instants, and expire after VIEW_TTL_S, so clocks of different machines need not agree.
+instants, and expire after VIEW_TTL_S, so clocks of different machines need not agree. A record that was sent before a hint
+of the same gateway, and arrives after it, is ignored.
 Source: Polly's discussion of distributed breakers (App-vNext/Polly #287): the cause may be the node or its network.
 When wrong: if half of the gateways share a broken path, the others open once, probe, and close. Two gateways cannot form a
 quorum against each other: with two, hints only halve the thresholds.
@@ -91,22 +92,30 @@ def upstream_digest(kind: str, base_url: str, model: str) -> str:
     return sha256(f"{kind}\n{base_url.rstrip('/')}\n{model}".encode()).hexdigest()[:16]
 
 
+class _GatewayViews(NamedTuple):
+    views: dict[str, BreakerView]  # by digest
+    sent_at: float
+    expires_at: float
+
+
 class BreakerBoard:
     """The views of the other gateways. Pure state; instants are seconds of this gateway and never go back."""
 
     __slots__ = ("_views",)
 
     def __init__(self) -> None:
-        self._views: dict[str, tuple[float, dict[str, BreakerView]]] = {}  # by gateway: when they expire, and by digest
+        self._views: dict[str, _GatewayViews] = {}
 
-    def receive(self, gateway: str, views: Mapping[str, BreakerView], now: float, ttl_s: float = VIEW_TTL_S) -> None:
-        """Replace all views of one gateway."""
-        self._views[gateway] = (now + ttl_s, dict(views))
+    def receive(self, gateway: str, views: Mapping[str, BreakerView], sent_at: float, now: float) -> None:
+        """Replace all views of one gateway. sent_at: by its own clock; older than what is known: ignored."""
+        known = self._views.get(gateway)
+        if known is None or sent_at >= known.sent_at:
+            self._views[gateway] = _GatewayViews(dict(views), sent_at, now + VIEW_TTL_S)
 
-    def receive_one(self, gateway: str, digest: str, view: BreakerView, now: float) -> None:
+    def receive_one(self, gateway: str, digest: str, view: BreakerView, sent_at: float, now: float) -> None:
         """Replace one view of a gateway; its others stay."""
-        _, views = self._views.get(gateway, (now, {}))
-        self._views[gateway] = (now + VIEW_TTL_S, views | {digest: view})
+        known = self._views.get(gateway)
+        self.receive(gateway, (known.views if known is not None else {}) | {digest: view}, sent_at, now)
 
     def keep_only(self, gateways: frozenset[str]) -> None:
         """Drop the views of all other gateways: they have left."""
@@ -116,9 +125,9 @@ class BreakerBoard:
     def judge(self, digest: str, now: float, *, has_traffic: bool) -> BreakerVerdict:
         """The verdict for this gateway's breaker. `has_traffic`: this gateway has called the upstream recently."""
         votes, well, causes = set[str](), set[str](), dict[str, None]()
-        for gateway, (expires_at, views) in self._views.items():
-            view = views.get(digest)
-            if view is None or now >= expires_at:
+        for gateway, known in self._views.items():
+            view = known.views.get(digest)
+            if view is None or now >= known.expires_at:
                 continue
             if view.is_open:
                 votes.add(gateway)
@@ -128,5 +137,5 @@ class BreakerBoard:
         return BreakerVerdict(frozenset(votes), frozenset(well), len(votes) + len(well) + has_traffic, ", ".join(causes))
 
     def __repr__(self) -> str:
-        n_open = sum(view.is_open for _, views in self._views.values() for view in views.values())
+        n_open = sum(view.is_open for known in self._views.values() for view in known.views.values())
         return f"<BreakerBoard of {len(self._views)} gateways, {n_open} open>"

@@ -19,7 +19,7 @@ MAX_FRAME_BYTES: Final = 1 << 30
 _LENGTH: Final = struct.Struct(">I")
 
 
-class StoreCall(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class CallMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """method: of the store, or `+` and `-` with a topic: wait for its next notification, and no longer. `arguments`: all of
     them, in the order of the signature.
     """
@@ -29,7 +29,7 @@ class StoreCall(msgspec.Struct, array_like=True, frozen=True, gc=False):
     arguments: msgspec.Raw
 
 
-class StoreCallReply(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class ReplyMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """error: the name of an exception, and `value` is its text. A notification has the number NOTIFIED and a topic."""
 
     number: int
@@ -41,8 +41,8 @@ ERRORS: Final[dict[str, type[Exception]]] = {
     "StoreFull": StoreFull, "StoreUnavailable": StoreUnavailable, "ValueError": ValueError,
 }
 encode: Final = msgspec.msgpack.Encoder().encode
-decode_request: Final = msgspec.msgpack.Decoder(StoreCall).decode
-decode_reply: Final = msgspec.msgpack.Decoder(StoreCallReply).decode
+decode_request: Final = msgspec.msgpack.Decoder(CallMessage).decode
+decode_reply: Final = msgspec.msgpack.Decoder(ReplyMessage).decode
 decode_text: Final = msgspec.msgpack.Decoder(str).decode
 
 

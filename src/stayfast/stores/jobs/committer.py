@@ -14,9 +14,9 @@ from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.calls import (
     ERRORS,
     NOTIFIED,
+    CallMessage,
     FrameConnection,
-    StoreCall,
-    StoreCallReply,
+    ReplyMessage,
     call_method,
     decode_request,
     decode_text,
@@ -134,7 +134,7 @@ class Committer:
 
         def wake() -> None:
             waits.pop(topic, None)
-            connection.send(encode(StoreCallReply(NOTIFIED, "", msgspec.Raw(encode(topic)))))
+            connection.send(encode(ReplyMessage(NOTIFIED, "", msgspec.Raw(encode(topic)))))
 
         if method == "-":
             if known := waits.pop(topic, None):
@@ -150,7 +150,7 @@ class Committer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, connection: FrameConnection, request: StoreCall) -> None:
+    async def _answer(self, connection: FrameConnection, request: CallMessage) -> None:
         error, value = "", b""
         try:
             if request.method not in _CALLED:
@@ -162,4 +162,4 @@ class Committer:
             value = encode(str(problem))
         except (msgspec.MsgspecError, ArithmeticError, TypeError, LookupError, AttributeError, AssertionError) as problem:
             error, value = "ValueError", encode(f"{type(problem).__name__}: {problem}")
-        connection.send(encode(StoreCallReply(request.number, error, msgspec.Raw(value))))
+        connection.send(encode(ReplyMessage(request.number, error, msgspec.Raw(value))))

@@ -11,8 +11,8 @@ from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.calls import (
     ERRORS,
     NOTIFIED,
+    CallMessage,
     FrameConnection,
-    StoreCall,
     decode_reply,
     decode_text,
     describe_method,
@@ -63,7 +63,7 @@ class CommitterLink:
         self._calls[number] = reply
         self._methods[number] = method
         try:
-            self._connection.send(encode(StoreCall(number, method, msgspec.Raw(encode(arguments)))))
+            self._connection.send(encode(CallMessage(number, method, msgspec.Raw(encode(arguments)))))
             async with asyncio.timeout(CALL_S):
                 return await reply
         except TimeoutError:
@@ -89,7 +89,7 @@ class CommitterLink:
 
     def _send(self, method: str, topic: str) -> None:
         if self._connection is not None:
-            self._connection.send(encode(StoreCall(0, method, msgspec.Raw(encode(topic)))))
+            self._connection.send(encode(CallMessage(0, method, msgspec.Raw(encode(topic)))))
 
     def _receive(self, connection: FrameConnection, message: bytes) -> None:
         try:

@@ -153,6 +153,20 @@ class SharedJobStore:
         if committer is not None:
             await committer.close()
 
+    async def claim_reports(self, worker: str, n: int, lease_s: float) -> list[Report]:
+        return await self._call(SqliteJobStore.claim_reports, worker, n, lease_s)
+
+    async def settle_report(self, report: Report, *, is_done: bool) -> bool:
+        """Also True for a repetition of a call that had settled it."""
+        is_settled, is_repeated = await self._repeat(SqliteJobStore.settle_report, report, is_done=is_done)
+        return is_settled or is_repeated
+
+    async def list_reports(self, *, is_failed: bool, limit: int) -> list[Report]:
+        return await self._call(SqliteJobStore.list_reports, is_failed=is_failed, limit=limit)
+
+    async def retry_report(self, report_id: str) -> Report | None:
+        return await self._call(SqliteJobStore.retry_report, report_id)
+
     async def notify(self, topic: str) -> None:
         self._topics.notify(topic)
         if self._committer is None:
@@ -280,16 +294,6 @@ class SharedJobStore:
     async def delete_file(self, file_id: str) -> bool:
         deleted, is_repeated = await self._repeat(SqliteJobStore.delete_file, file_id)
         return deleted or (is_repeated and await self.find_file(file_id) is None)
-
-    async def claim_reports(self, worker: str, n: int, lease_s: float) -> list[Report]:
-        return await self._call(SqliteJobStore.claim_reports, worker, n, lease_s)
-
-    async def settle_report(self, report: Report, *, is_done: bool) -> bool:
-        settled, is_repeated = await self._repeat(SqliteJobStore.settle_report, report, is_done=is_done)
-        return settled or (is_repeated and is_done)
-
-    async def list_reports(self, *, is_failed: bool, limit: int) -> list[Report]:
-        return await self._call(SqliteJobStore.list_reports, is_failed=is_failed, limit=limit)
 
 
 def open_job_store(folder: Path, clock: Clock, *, reserve_bytes: int = RESERVE_BYTES) -> SharedJobStore:

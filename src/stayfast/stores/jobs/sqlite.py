@@ -183,13 +183,16 @@ class SqliteJobStore:
         return await self._writer.run(lambda db: batches.delete_file(db, file_id))
 
     async def claim_reports(self, worker: str, n: int, lease_s: float) -> list[Report]:
-        return await self._writer.run(lambda db: reports.claim_reports(db, self._now(), worker, n, lease_s))
+        return await self._writer.run(lambda db: reports.claim_reports(db, self._now(), n, lease_s))
 
     async def settle_report(self, report: Report, *, is_done: bool) -> bool:
         return await self._writer.run(lambda db: reports.settle_report(db, report, is_done=is_done))
 
     async def list_reports(self, *, is_failed: bool, limit: int) -> list[Report]:
         return await self._reader.run(lambda db: reports.list_reports(db, is_failed=is_failed, limit=limit))
+
+    async def retry_report(self, report_id: str) -> Report | None:
+        return await self._writer.run(lambda db: reports.retry_report(db, report_id))
 
     async def notify(self, topic: str) -> None:
         self.topics.notify(topic)

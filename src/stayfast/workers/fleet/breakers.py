@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from stayfast.policy.fleet.breaker_hints import BreakerBoard, BreakerVerdict, BreakerView, lower_thresholds
 from stayfast.policy.resilience.breaker import BreakerState
 from stayfast.upstreams.state.upstream_state import MAX_NAME, ModelHealth
+from stayfast.workers.fleet.records import BreakerHint
 
 MAX_VIEWS = 512  # in one record; further ones are not published
 _CLOSED = BreakerState.CLOSED
@@ -120,10 +121,10 @@ class BreakerExchange:
         self.n_sent += len(news)
         return news
 
-    def receive(self, gateway: str, digest: str, view: BreakerView, now: float) -> None:
+    def receive(self, hint: BreakerHint, now: float) -> None:
         """A hint from another gateway."""
         self.n_received += 1
-        self.board.receive_one(gateway, digest, view, now)
+        self.board.receive_one(hint.gateway, hint.digest, hint.view, hint.sent_at, now)
 
     def consider(self, now: float) -> None:
         """Apply the verdicts of the other gateways to all breakers."""

@@ -82,7 +82,7 @@ class FleetLink:
                  heartbeat_s: float) -> None:
         self.id = gateway
         self.breakers = BreakerExchange()
-        self.size = FleetSize()
+        self._size = FleetSize()
         self._store = store
         self._clock = clock
         self._rng = rng
@@ -114,6 +114,11 @@ class FleetLink:
             self._log("fleet_left_unannounced", level="warning", detail=str(error))
         await self._store.close()
 
+    @property
+    def n_gateways(self) -> int | None:
+        """The number of gateways for limits; None before the first exchange of this process."""
+        return self._size.n if self._exchanged_at is not None else None
+
     def status(self) -> FleetStatus:
         age_s = self._clock.now() - self._exchanged_at if self._exchanged_at is not None else None
         return FleetStatus(1 + len(self._others), age_s, self._why)
@@ -126,9 +131,9 @@ class FleetLink:
         self._others = {one.id: read_record(one.id, one.record) for one in live if one.id != self.id}
         self._note_seen(live)
         for gateway, other in self._others.items():
-            self.breakers.board.receive(gateway, other.views, now)
+            self.breakers.board.receive(gateway, other.views, other.sent_at, now)
         self.breakers.board.keep_only(frozenset(self._others))
-        self.size.observe(1 + len(self._others), now)
+        self._size.observe(1 + len(self._others), now)
         self._exchanged_at = self._clock.now()
         if self._why:
             self._why = ""
@@ -195,10 +200,10 @@ class FleetLink:
             return ()
 
     async def _describe(self, host: GatewayHost) -> GatewayRecord:
-        now = self._clock.now()
-        described, views = await host.describe(), self.breakers.views(now)
+        described, now = await host.describe(), self._clock.now()
+        views = self.breakers.views(now)
         names = {hinted.digest: hinted.label for hinted in self.breakers if hinted.digest in views}
-        return msgspec.structs.replace(described, id=self.id, views=views, names=names,
+        return msgspec.structs.replace(described, id=self.id, views=views, names=names, sent_at=now,
                                        breakers=tuple(self._open_breakers(now))[:MAX_BREAKERS])
 
     def _open_breakers(self, now: float) -> list[OpenBreaker]:
@@ -222,7 +227,7 @@ class FleetLink:
             await asyncio.sleep(wait_s)
 
     def _note_failure(self, why: str) -> None:
-        self.size.interrupt()
+        self._size.interrupt()
         if not self._why:
             self._log("fleet", level="warning", detail=f"the server of shared state is unavailable ({why}); this gateway "
                                                       "continues alone")
@@ -244,7 +249,7 @@ class FleetLink:
         self.breakers.consider(now)
         for digest, view in self.breakers.take_news(now).items():
             try:
-                await self._store.publish(encode_message(BreakerHint(self.id, digest, view)))
+                await self._store.publish(encode_message(BreakerHint(self.id, digest, view, now)))
             except FleetUnavailable as error:
                 self._note_failure(str(error))  # the record of the next heartbeat has it, too
                 return
@@ -276,7 +281,7 @@ class FleetLink:
         if message.gateway == self.id:
             return
         if isinstance(message, BreakerHint):
-            self.breakers.receive(message.gateway, message.digest, message.view, self._clock.now())
+            self.breakers.receive(message, self._clock.now())
             return
         result = await host.purge(message.what)
         if message.call:

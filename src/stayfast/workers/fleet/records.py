@@ -40,6 +40,7 @@ class GatewayRecord(msgspec.Struct, frozen=True):
     config: dict[str, str] = {}
     breakers: tuple[OpenBreaker, ...] = ()
     views: dict[str, BreakerView] = {}
+    sent_at: float = 0.0  # by its monotonic clock
     names: dict[str, str] = {}
 
     def as_member(self) -> FleetMember:
@@ -63,6 +64,7 @@ class BreakerHint(msgspec.Struct, frozen=True, tag="breaker"):
     gateway: str
     digest: str
     view: BreakerView
+    sent_at: float  # by the sender's monotonic clock
 
 
 class PurgeOrder(msgspec.Struct, frozen=True, tag="purge"):
@@ -81,9 +83,11 @@ class PurgeReply(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FleetNews(msgspec.Struct, frozen=True):
-    """From the process that speaks for a gateway to a worker. `times`: of all other processes; None: unchanged."""
+    """From one process of a gateway to a worker. `n_gateways`: None: unknown to this process, unchanged. `times`: of all
+    other processes; None: unchanged.
+    """
 
-    n_gateways: int
+    n_gateways: int | None = None
     times: dict[str, MergedTimes] | None = None
 
 

@@ -22,7 +22,7 @@ def board_of(*views: BreakerView) -> BreakerBoard:
     """One gateway for each view, at 0 s."""
     board = BreakerBoard()
     for n, view in enumerate(views):
-        board.receive(f"g{n}", {UP: view}, 0.0)
+        board.receive(f"g{n}", {UP: view}, 0.0, 0.0)
     return board
 
 
@@ -63,7 +63,7 @@ def test_views_expire_and_leave_with_their_gateway() -> None:
     board = board_of(down, down)
     assert board.judge(UP, VIEW_TTL_S - 0.1, has_traffic=True).has_quorum()
     assert board.judge(UP, VIEW_TTL_S, has_traffic=False) == NO_VERDICT
-    board.receive_one("g0", UP, down, 10.0)
+    board.receive_one("g0", UP, down, 10.0, 10.0)
     assert board.judge(UP, 11.0, has_traffic=True).is_lowered
     board.keep_only(frozenset({"g1"}))
     assert board.judge(UP, 11.0, has_traffic=False) == NO_VERDICT
@@ -71,9 +71,21 @@ def test_views_expire_and_leave_with_their_gateway() -> None:
 
 def test_hint_replaces_one_view_and_leaves_the_others() -> None:
     board, other = board_of(BreakerView(has_traffic=True)), upstream_digest("openai", "https://example.com/v1", "n")
-    board.receive_one("g0", other, BreakerView(has_traffic=True, is_open=True), 1.0)
+    board.receive_one("g0", other, BreakerView(has_traffic=True, is_open=True), 1.0, 1.0)
     assert board.judge(UP, 2.0, has_traffic=False).n_with_traffic == 1
     assert board.judge(other, 2.0, has_traffic=False).is_lowered
+
+
+def test_record_older_than_a_hint_is_ignored() -> None:
+    """Sent before the breaker opened, and read after the hint; each gateway has a clock of its own."""
+    well, down = BreakerView(has_traffic=True), BreakerView(has_traffic=False, is_open=True)
+    board = BreakerBoard()
+    board.receive("g0", {UP: well}, 500.0, 1.0)
+    board.receive_one("g0", UP, down, 500.7, 1.5)
+    board.receive("g0", {UP: well}, 500.5, 2.0)
+    assert board.judge(UP, 2.0, has_traffic=True).is_lowered
+    board.receive("g0", {UP: well}, 501.5, 3.0)
+    assert not board.judge(UP, 3.0, has_traffic=True).is_lowered
 
 
 def test_digest_is_of_what_an_upstream_is() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from stayfast.core.jobs import Batch, BatchState, FileInfo, Job, JobResult, JobState
-from stayfast.stores.jobs.embedded.reports import add_batch_report
+from stayfast.stores.jobs.embedded import reports
 from stayfast.stores.jobs.embedded.rows import (
     JOB_COLUMNS,
     RESULT_COLUMNS,
@@ -71,6 +71,8 @@ def create_batch(db: sqlite3.Connection, batch: Batch) -> tuple[Batch, bool]:
     db.execute(_INSERT, (batch.id, batch.door.value, tenant_key(batch.tenant), batch.state.value, encode_batch(batch),
                          batch.n_total, batch.n_completed, batch.n_failed, batch.n_cancelled, batch.n_expired,
                          batch.finalizing_at, batch.cancelling_at, batch.drop_at, batch.idempotency_key, batch.token))
+    if batch.is_reported:
+        reports.add_subject(db, batch.id, is_batch=True)
     return batch, True
 
 
@@ -109,8 +111,6 @@ def update_batch(db: sqlite3.Connection, now: float, batch: Batch, lease_s: floa
                          batch.cancelling_at or stored.cancelling_at, batch.drop_at,
                          0.0 if lease_s is None else now + lease_s, batch.id))
     db.execute(_FINALIZE, (now, batch.id))
-    if batch.is_reported and batch.state.is_final and not stored.state.is_final:
-        add_batch_report(db, now, batch.id)
     return True
 
 

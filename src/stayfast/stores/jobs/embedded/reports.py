@@ -1,54 +1,67 @@
-"""Ends of jobs and batches that webhooks have not confirmed. A trigger stores the jobs', `update_batch` the batches'."""
+"""What webhooks report. Triggers make a report due in the transaction that ends its job or batch.
 
+    open -> due -> done | failed,   failed -> due (`retry_report`)
+
+A job that is retried after its end is reported again at its next one, as another event.
+"""
+
+import json
 import sqlite3
-from collections.abc import Sequence
-from typing import Any, Final
-
-import msgspec
 
 from stayfast.core.jobs import Report
-from stayfast.stores.jobs.embedded.rows import sql
+from stayfast.stores.jobs.embedded.rows import Row, sql
 
-_COLUMNS: Final = "id, subject_id, is_batch, created_at, n_attempts, next_at, delivered, is_failed, why, token"
-_DUE: Final = """SELECT n FROM reports WHERE is_failed = 0 AND next_at <= ?1 AND lease_until <= ?1
-    ORDER BY next_at, n LIMIT ?2"""
-_CLAIM: Final = "UPDATE reports SET token = token + 1, sender = ?, lease_until = ? WHERE n = ?"
-_FIND: Final = sql("SELECT $columns FROM reports WHERE n = ?", columns=_COLUMNS)
-_LIST: Final = sql("SELECT $columns FROM reports WHERE is_failed = ? ORDER BY n DESC LIMIT ?", columns=_COLUMNS)
-_ADD: Final = """INSERT OR REPLACE INTO reports (id, subject_id, is_batch, created_at, next_at)
-    VALUES ('evt_' || ?1, ?1, 1, ?2, ?2)"""
-_SETTLE: Final = """UPDATE reports SET n_attempts = ?, next_at = ?, delivered = ?, is_failed = ?, why = ?, lease_until = 0
-    WHERE id = ? AND token = ?"""
-_to_msgpack = msgspec.msgpack.Encoder().encode
-_to_delivered = msgspec.msgpack.Decoder(tuple[str, ...]).decode
-
-
-def _decode(row: Sequence[Any]) -> Report:
-    report_id, subject_id, is_batch, created_at, n_attempts, next_at, delivered, is_failed, why, token = row
-    return Report(report_id, subject_id, bool(is_batch), created_at, n_attempts, next_at,
-                  () if delivered is None else _to_delivered(delivered), bool(is_failed), why, token)
+FAILED_KEEP_S = 2_592_000.0
+_COLUMNS = ("subject_id, n_ends, is_batch, created_at, n_attempts, next_at, delivered, state, why, token")
+_ADD = "INSERT OR IGNORE INTO reports (subject_id, is_batch) VALUES (?, ?)"
+_CLAIM = sql("""UPDATE reports SET lease_until = ?2 + ?3, token = token + 1,
+        created_at = CASE created_at WHEN 0 THEN ?2 ELSE created_at END
+    WHERE subject_id IN (SELECT subject_id FROM reports WHERE state = 'due' AND next_at <= ?2 AND lease_until <= ?2
+        ORDER BY next_at LIMIT ?1) RETURNING $report""", report=_COLUMNS)
+_SETTLE = """UPDATE reports SET state = ?, n_attempts = ?, next_at = ?, delivered = ?, why = ?, lease_until = 0
+    WHERE subject_id = ? AND token = ? AND state = 'due'"""
+_LIST = sql("SELECT $report FROM reports WHERE state = ? ORDER BY created_at DESC LIMIT ?", report=_COLUMNS)
+_RETRY = sql("""UPDATE reports SET state = 'due', n_attempts = 0, next_at = 0, lease_until = 0
+    WHERE 'evt_' || subject_id || '_' || n_ends = ? AND state = 'failed' RETURNING $report""", report=_COLUMNS)
+_FORGET = "DELETE FROM reports WHERE state = 'failed' AND created_at < ?"
+_DELETE_ORPHAN = """DELETE FROM reports WHERE subject_id = ? AND state = 'done'
+    AND NOT EXISTS (SELECT 1 FROM jobs WHERE id = subject_id)
+    AND NOT EXISTS (SELECT 1 FROM batches WHERE id = subject_id)"""
 
 
-def add_batch_report(db: sqlite3.Connection, now: float, batch_id: str) -> None:
-    """The end of a batch is to be reported."""
-    db.execute(_ADD, (batch_id, now))
+def add_subject(db: sqlite3.Connection, subject_id: str, *, is_batch: bool) -> None:
+    """A job or batch whose end is to be reported."""
+    db.execute(_ADD, (subject_id, is_batch))
 
 
-def claim_reports(db: sqlite3.Connection, now: float, worker: str, n: int, lease_s: float) -> list[Report]:
-    """Claim reports that are due."""
-    found = db.execute(_DUE, (now, n)).fetchall()
-    db.executemany(_CLAIM, [(worker, now + lease_s, number) for number, in found])
-    return [_decode(db.execute(_FIND, row).fetchone()) for row in found]
+def claim_reports(db: sqlite3.Connection, now: float, n: int, lease_s: float) -> list[Report]:
+    """The next reports that are due. Failed ones are dropped after FAILED_KEEP_S."""
+    db.execute(_FORGET, (now - FAILED_KEEP_S,))
+    return [_decode(row) for row in db.execute(_CLAIM, (n, now, lease_s)).fetchall()]
 
 
 def settle_report(db: sqlite3.Connection, report: Report, *, is_done: bool) -> bool:
-    """End a claim."""
-    if is_done:
-        return db.execute("DELETE FROM reports WHERE id = ? AND token = ?", (report.id, report.token)).rowcount > 0
-    return db.execute(_SETTLE, (report.n_attempts, report.next_at, _to_msgpack(report.delivered), report.is_failed,
-                                report.why, report.id, report.token)).rowcount > 0
+    """Store how an attempt ended."""
+    state = "done" if is_done else "failed" if report.is_failed else "due"
+    is_settled = db.execute(_SETTLE, (state, report.n_attempts, report.next_at, json.dumps(report.delivered), report.why,
+                                      report.subject_id, report.token)).rowcount > 0
+    if is_settled and is_done:
+        db.execute(_DELETE_ORPHAN, (report.subject_id,))
+    return is_settled
 
 
 def list_reports(db: sqlite3.Connection, *, is_failed: bool, limit: int) -> list[Report]:
-    """Newest first."""
-    return [_decode(row) for row in db.execute(_LIST, (is_failed, limit))]
+    """Failed ones, or ones that are due."""
+    return [_decode(row) for row in db.execute(_LIST, ("failed" if is_failed else "due", limit))]
+
+
+def retry_report(db: sqlite3.Connection, report_id: str) -> Report | None:
+    """Make a failed one due."""
+    row = db.execute(_RETRY, (report_id,)).fetchone()
+    return None if row is None else _decode(row)
+
+
+def _decode(row: Row) -> Report:
+    subject_id, n_ends, is_batch, created_at, n_attempts, next_at, delivered, state, why, token = row
+    return Report(f"evt_{subject_id}_{n_ends}", subject_id, bool(is_batch), created_at, n_attempts, next_at,
+                  tuple(json.loads(delivered)), state == "failed", why, token)

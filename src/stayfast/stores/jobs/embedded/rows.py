@@ -54,16 +54,14 @@ def encode_values(values: Iterable[str | int]) -> str:
 
 
 def encode_job(job: NewJob, now: float, vft: float, state: JobState) -> Row:
-    """The values of a new row: those of JOB_COLUMNS, then vft, aged_at, is_deferred, idempotency_key, digest,
-    is_reported."""
+    """The values of a new row: those of JOB_COLUMNS, then vft, aged_at, is_deferred, idempotency_key, digest."""
     is_queued = state is JobState.QUEUED
     ended_at, expires_at = (None, None) if is_queued else (now, now + job.keep_s)
     return (job.id, job.door.value, job.api.value, job.model, state.value, tenant_key(job.tenant), now, job.is_stream,
             job.rank, job.n_tokens, job.run_at, inf if job.deadline_at is None else job.deadline_at, job.keep_s, 0, 0,
             None, None, ended_at, expires_at, 0, "", job.batch_id, job.line, job.custom_id, encode_metadata(job.metadata),
             vft,
-            inf if job.aged_at is None else job.aged_at, is_queued and job.run_at > now, job.idempotency_key, job.digest,
-            job.is_reported)
+            inf if job.aged_at is None else job.aged_at, is_queued and job.run_at > now, job.idempotency_key, job.digest)
 
 
 def encode_metadata(metadata: Mapping[str, str]) -> bytes | None:

@@ -28,7 +28,7 @@ CREATE TABLE jobs (
     n_failures INTEGER NOT NULL, worker TEXT, started_at REAL, finished_at REAL, expires_at REAL,
     is_cancelling INTEGER NOT NULL, why TEXT NOT NULL, batch_id TEXT, line INTEGER, custom_id TEXT, metadata BLOB,
     vft REAL NOT NULL, aged_at REAL NOT NULL, is_deferred INTEGER NOT NULL, idempotency_key TEXT, digest BLOB,
-    is_reported INTEGER NOT NULL, n_lost INTEGER NOT NULL DEFAULT 0, lease_until REAL, claim_ref TEXT);
+    n_lost INTEGER NOT NULL DEFAULT 0, lease_until REAL, claim_ref TEXT);
 CREATE INDEX jobs_ready ON jobs (model, rank, vft, deadline_at, n) WHERE state = 'queued' AND is_deferred = 0;
 CREATE INDEX jobs_aged ON jobs (model, aged_at, n) WHERE state = 'queued' AND is_deferred = 0;
 CREATE INDEX jobs_deferred ON jobs (run_at) WHERE state = 'queued' AND is_deferred = 1;
@@ -71,12 +71,6 @@ CREATE TABLE files (
     n_bytes INTEGER NOT NULL, created_at REAL NOT NULL, expires_at REAL NOT NULL, sha256 TEXT NOT NULL);
 CREATE INDEX files_tenant ON files (tenant, n);
 CREATE INDEX files_expiring ON files (expires_at);
-CREATE TABLE reports (
-    n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, subject_id TEXT NOT NULL, is_batch INTEGER NOT NULL,
-    created_at REAL NOT NULL, n_attempts INTEGER NOT NULL DEFAULT 0, next_at REAL NOT NULL, delivered BLOB,
-    is_failed INTEGER NOT NULL DEFAULT 0, why TEXT NOT NULL DEFAULT '', token INTEGER NOT NULL DEFAULT 0, sender TEXT,
-    lease_until REAL NOT NULL DEFAULT 0);
-CREATE INDEX reports_due ON reports (next_at) WHERE is_failed = 0;
 
 CREATE TRIGGER job_queued AFTER INSERT ON jobs WHEN NEW.state = 'queued' BEGIN
     INSERT INTO routes VALUES (NEW.model, NOT NEW.is_deferred, 0, NEW.is_deferred, NEW.n_tokens * NOT NEW.is_deferred)
@@ -106,10 +100,6 @@ CREATE TRIGGER job_requeued AFTER UPDATE OF state ON jobs WHEN OLD.state <> 'que
 CREATE TRIGGER job_ended AFTER UPDATE OF state ON jobs
     WHEN OLD.state IN ('queued', 'running') AND NEW.state NOT IN ('queued', 'running') BEGIN
     UPDATE tenants SET n_unfinished = n_unfinished - 1 WHERE tenant = NEW.tenant; END;
-CREATE TRIGGER job_reported AFTER UPDATE OF state ON jobs
-    WHEN NEW.is_reported AND OLD.state IN ('queued', 'running') AND NEW.state NOT IN ('queued', 'running') BEGIN
-    INSERT OR REPLACE INTO reports (id, subject_id, is_batch, created_at, next_at)
-        VALUES ('evt_' || NEW.id, NEW.id, 0, NEW.finished_at, NEW.finished_at); END;
 CREATE TRIGGER job_reopened AFTER UPDATE OF state ON jobs
     WHEN OLD.state NOT IN ('queued', 'running') AND NEW.state IN ('queued', 'running') BEGIN
     INSERT INTO tenants VALUES (NEW.tenant, 1) ON CONFLICT DO UPDATE SET n_unfinished = n_unfinished + 1; END;
@@ -126,13 +116,31 @@ CREATE TRIGGER line_changed AFTER UPDATE OF state ON jobs WHEN NEW.batch_id IS N
 CREATE TRIGGER job_deleted AFTER DELETE ON jobs BEGIN
     DELETE FROM bodies WHERE n = OLD.n;
     DELETE FROM results WHERE n = OLD.n;
-    DELETE FROM events WHERE job_n = OLD.n;
-    DELETE FROM reports WHERE OLD.is_reported AND id = 'evt_' || OLD.id; END;
-CREATE TRIGGER batch_deleted AFTER DELETE ON batches BEGIN
-    DELETE FROM reports WHERE id = 'evt_' || OLD.id; END;
+    DELETE FROM events WHERE job_n = OLD.n; END;
+"""
+_VERSION_2: Final = """
+CREATE TABLE reports (
+    subject_id TEXT PRIMARY KEY, is_batch INTEGER NOT NULL, state TEXT NOT NULL DEFAULT 'open',
+    n_ends INTEGER NOT NULL DEFAULT 0, created_at REAL NOT NULL DEFAULT 0, n_attempts INTEGER NOT NULL DEFAULT 0,
+    next_at REAL NOT NULL DEFAULT 0, lease_until REAL NOT NULL DEFAULT 0, delivered TEXT NOT NULL DEFAULT '[]',
+    why TEXT NOT NULL DEFAULT '', token INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
+CREATE INDEX reports_due ON reports (next_at) WHERE state = 'due';
+CREATE INDEX reports_failed ON reports (created_at) WHERE state = 'failed';
+CREATE TRIGGER job_reported AFTER UPDATE OF state ON jobs
+    WHEN OLD.state IN ('queued', 'running') AND NEW.state NOT IN ('queued', 'running') BEGIN
+    UPDATE reports SET state = 'due', n_ends = n_ends + 1, created_at = NEW.finished_at, n_attempts = 0, next_at = 0,
+        lease_until = 0, delivered = '[]', why = '', token = token + 1 WHERE subject_id = NEW.id; END;
+CREATE TRIGGER batch_reported AFTER UPDATE OF state ON batches
+    WHEN NEW.state IN ('completed', 'failed', 'expired', 'cancelled') AND OLD.state <> NEW.state BEGIN
+    UPDATE reports SET state = 'due', n_ends = n_ends + 1, next_at = 0, lease_until = 0, token = token + 1
+        WHERE subject_id = NEW.id; END;
+CREATE TRIGGER job_report_over AFTER DELETE ON jobs BEGIN
+    DELETE FROM reports WHERE subject_id = OLD.id AND state IN ('open', 'done'); END;
+CREATE TRIGGER batch_report_over AFTER DELETE ON batches BEGIN
+    DELETE FROM reports WHERE subject_id = OLD.id AND state IN ('open', 'done'); END;
 """
 # MIGRATIONS[k] changes version k of the schema to version k + 1, all missing ones in one transaction.
-MIGRATIONS: Final = (_VERSION_1,)
+MIGRATIONS: Final = (_VERSION_1, _VERSION_2)
 
 
 class ForeignFile(sqlite3.DatabaseError):

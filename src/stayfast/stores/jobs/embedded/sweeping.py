@@ -19,7 +19,8 @@ _REQUEUE = """UPDATE jobs SET state = 'queued', worker = NULL, lease_until = NUL
     run_at = 0, is_deferred = 0 WHERE n IN (SELECT value FROM json_each(?))"""
 _END_ALL = """UPDATE jobs SET state = ?1, finished_at = ?2, expires_at = ?2 + keep_s, is_cancelling = 0, lease_until = NULL,
     claim_ref = NULL, why = ?3 WHERE n IN (SELECT value FROM json_each(?4))"""
-_EXPIRED = """SELECT n, id FROM jobs INDEXED BY jobs_deadline WHERE model = ? AND state = 'queued' AND deadline_at <= ? LIMIT ?"""
+_EXPIRED = """SELECT n, id FROM jobs INDEXED BY jobs_deadline WHERE model = ? AND state = 'queued' AND deadline_at <= ?
+    LIMIT ?"""
 _HOLD = """UPDATE jobs SET expires_at = ?1 + ?2 WHERE n IN (SELECT value FROM json_each(?3)) AND batch_id IN (
     SELECT id FROM batches WHERE state NOT IN ('completed', 'failed', 'expired', 'cancelled'))"""
 
