@@ -12,7 +12,7 @@ from stayfast.core.jobs import JobState
 from stayfast.jobs.config import JobsConfig
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.resilience.limits import LimitConfig
-from stayfast.testing import Fail, Script, SendText, SimLoop, Wait, run
+from stayfast.testing import Fail, Script, ScriptedUpstream, SendText, SimLoop, Wait, run
 from stayfast.upstreams.base import AnswerStream, Call
 from tests.flow.jobs_rig import WORKER, JobsRig
 from tests.flow.rig import text_of
@@ -70,19 +70,17 @@ def test_a_job_is_in_explain_with_its_claim_and_wait() -> None:
     drive(main)
 
 
-def test_upstream_gets_the_job_as_idempotency_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upstream_gets_the_job_as_idempotency_key() -> None:
     """The same for every claim, in place of the client's own."""
     async def main(loop: SimLoop) -> None:
-        rig = JobsRig(loop, [BUSY, ANSWER])
         seen: list[dict[str, str]] = []
-        upstream = rig.scripted[0]
-        opened = upstream.open
 
-        async def record(call: Call) -> AnswerStream:
-            seen.append(dict(call.headers))
-            return await opened(call)
+        class Recording(ScriptedUpstream):
+            async def open(self, call: Call) -> AnswerStream:
+                seen.append(dict(call.headers))
+                return await super().open(call)
 
-        monkeypatch.setattr(upstream, "open", record)
+        rig = JobsRig(loop, upstreams=[Recording("up", [BUSY, ANSWER], loop)])
         async with rig.running():
             job_id = await rig.submit(headers=(("idempotency-key", "mine"), ("x-tag", "1")))
             await rig.wait_for_end(job_id)

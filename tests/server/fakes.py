@@ -111,13 +111,14 @@ class FakeBackend:
     asked: list[RecentRequestsQuery] = field(default_factory=list)
     forgotten: list[PurgeFilter] = field(default_factory=list)
     jobs: JobService | None = None
+    resumable: frozenset[str] = frozenset()
 
     @property
     def together(self) -> "FakeBackend":
         return self
 
     def models(self) -> Sequence[str]:
-        return ["m", "vendor/m-2"]
+        return ["m", "vendor/m-2", *self.resumable]
 
     def unready(self) -> str | None:
         return self.reason

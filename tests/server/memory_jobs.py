@@ -18,12 +18,13 @@ from stayfast.core.jobs import (
     JobState,
     NewJob,
     QueueDepth,
+    Report,
     Submitted,
 )
 from stayfast.jobs.config import JobsConfig
 from stayfast.jobs.service import JobService
-from stayfast.stores.jobs.base import EventsPage, FileBodies, JobStore
-from tests.server.fakes import Client, FakeBackend, Running, get, post, serving
+from stayfast.stores.jobs.base import EventsPage, FileBodies, Heartbeat, HeldJob, JobStore
+from tests.server.fakes import Client, FakeBackend, FakeGateway, Running, get, post, serving
 from tests.server.keys import ADMIN, KEY, KEYS
 
 MINE, OTHER = f"authorization: Bearer {KEY}", f"authorization: Bearer {ADMIN}"
@@ -40,6 +41,7 @@ class MemoryJobs:
         self.results: dict[str, JobResult] = {}
         self.stored_events: dict[str, list[JobEvent]] = {}
         self.first_n = 0
+        self.reports: list[Report] = []
         self._woken = asyncio.Event()
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
@@ -55,8 +57,13 @@ class MemoryJobs:
                 new.id, new.door, new.api, new.model, JobState.QUEUED, new.tenant, SystemClock().wall(), new.is_stream,
                 new.rank, new.n_tokens, new.run_at, new.deadline_at, new.keep_s, batch_id=new.batch_id, line=new.line,
                 custom_id=new.custom_id, metadata=new.metadata)
+            if new.worker is not None:
+                self.change(new.id, state=JobState.RUNNING, token=1, worker=new.worker)
             out.append(Submitted(self.jobs[new.id]))
         return out
+
+    async def extend(self, worker: str, held: Sequence[HeldJob], lease_s: float) -> Heartbeat:
+        return Heartbeat(cancelled=tuple(one.job_id for one in held if self.jobs[one.job_id].is_cancelling))
 
     async def find(self, job_id: str) -> Job | None:
         return self.jobs.get(job_id)
@@ -101,6 +108,16 @@ class MemoryJobs:
         self.results.pop(job_id, None)
         return self.change(job_id, state=JobState.QUEUED, finished_at=None, why="")
 
+    async def list_reports(self, *, is_failed: bool, limit: int) -> list[Report]:
+        return [report for report in self.reports if report.is_failed is is_failed][:limit]
+
+    async def retry_report(self, report_id: str) -> Report | None:
+        for n, report in enumerate(self.reports):
+            if report.id == report_id and report.is_failed:
+                self.reports[n] = msgspec.structs.replace(report, is_failed=False)
+                return self.reports[n]
+        return None
+
     async def depths(self) -> list[QueueDepth]:
         queued = [job for job in self.jobs.values() if job.state is JobState.QUEUED]
         return [QueueDepth(model, sum(job.model == model for job in queued),
@@ -140,11 +157,23 @@ class MemoryJobs:
         return job
 
 
+    async def play(self, job_id: str, blocks: Sequence[bytes], result: bytes | None = None, *, epoch: int = 1) -> None:
+        """Run a job as a worker does: its events, one after another, then its result."""
+        self.change(job_id, state=JobState.RUNNING, token=epoch)
+        before = len(self.stored_events.get(job_id, ()))
+        for n, block in enumerate(blocks):
+            is_last = n == len(blocks) - 1 and result is not None
+            await self.append_events(job_id, epoch, [JobEvent(before + n, epoch, block, is_last)])
+        if result is not None:
+            await self.finish([JobResult(job_id, epoch, JobState.COMPLETED, body=result, request_id="r", upstream="up")])
+
+
 @asynccontextmanager
-async def serving_jobs(config: JobsConfig | None = None) -> AsyncIterator[tuple[Running, MemoryJobs]]:
-    """A server with two keys and a store in memory."""
-    store = MemoryJobs()
-    backend = FakeBackend(config=KEYS)
+async def serving_jobs(config: JobsConfig | None = None, gateway: FakeGateway | None = None,
+                       store: MemoryJobs | None = None) -> AsyncIterator[tuple[Running, MemoryJobs]]:
+    """A server with two keys and a store in memory; the streams of its model `r` are resumable."""
+    store = store or MemoryJobs()
+    backend = FakeBackend(config=KEYS, gateway=gateway or FakeGateway(), resumable=frozenset(("r",)))
     backend.jobs = JobService(cast("JobStore", store), cast("FileBodies", None), config or JobsConfig(), SystemClock())
     async with serving(backend) as running:
         yield running, store

@@ -10,7 +10,7 @@ import uvloop
 
 from stayfast.cli import main as command_line
 from stayfast.cli.jobs import format_age, format_instant, format_jobs
-from stayfast.core.jobs import JobState
+from stayfast.core.jobs import JobState, Report
 from tests.server.fakes import Client, Running, get
 from tests.server.keys import ADMIN, KEY
 from tests.server.memory_jobs import MemoryJobs, fetch, serving_jobs, submit
@@ -113,6 +113,29 @@ def test_jobs_command_lists_shows_and_retries(capsys: pytest.CaptureFixture[str]
         assert await run("cancel", ids[0]) == (0, f"{ids[0]} is cancelled\n")
         listing = json.loads((await run("list", "--json", "--state", "cancelled"))[1])
         assert [job["id"] for job in listing["data"]] == [ids[0]]
+
+    with_jobs(check)
+
+
+@pytest.mark.sockets
+def test_webhooks_that_failed_are_listed_and_sent_again(capsys: pytest.CaptureFixture[str],
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check(running: Running, client: Client, store: MemoryJobs, ids: list[str]) -> None:
+        monkeypatch.setenv("OPS_KEY", ADMIN)
+        where = ["--url", f"http://127.0.0.1:{running.port}", "--key-env", "OPS_KEY"]
+
+        async def run(*words: str) -> tuple[int, str]:
+            status = await asyncio.to_thread(command_line, ["jobs", "webhooks", *words, *where])
+            return status, capsys.readouterr().out
+
+        assert await run() == (0, "All webhooks are confirmed.\n")
+        store.reports += [Report("evt_1", ids[0], is_batch=False, created_at=NOW, is_failed=True, why="status 500"),
+                          Report("evt_2", ids[1], is_batch=False, created_at=NOW, n_attempts=3, why="timeout")]
+        lines = (await run())[1].splitlines()
+        assert [line.split()[:3] for line in lines[1:]] == [["evt_1", "failed", ids[0]], ["evt_2", "waiting", ids[1]]]
+        assert "failed" not in (await run("--retry", "evt_1"))[1]
+        assert (await run("--retry", "evt_1"))[0] == 1
+        assert (await fetch(client, "/admin/webhooks"))[0] == 403
 
     with_jobs(check)
 

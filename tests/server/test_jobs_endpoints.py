@@ -170,6 +170,7 @@ def test_events_go_on_after_the_last_one_received() -> None:
             reader = await running.connect()
             reader.send(get(f"/v1/jobs/{job['id']}/events", MINE, "connection: close"))
             await reader.until(b"id: 1-1\ndata: 1\n\n")
+            store.change(job["id"], state=JobState.COMPLETED)
             await store.append_events(job["id"], 1, events[2:])
             assert b"id: 1-3\ndata: 3\n\n" in await reader.rest()
             for after in range(-1, 4):

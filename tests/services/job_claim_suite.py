@@ -3,9 +3,10 @@
 import asyncio
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 
-from stayfast.core.jobs import JobState, Release
+from stayfast.core.jobs import ClaimedJob, JobState, Release
 from stayfast.stores.jobs.base import HeldJob
 from tests.services.job_store_rig import (
     MODEL,
@@ -43,6 +44,31 @@ class ClaimSuite(RiggedSuite):
         assert sorted(one.job.id[0] for one in first) == ["a", "a", "b", "b", "b"]
         second = await rig.store.claim("host:1:1", {MODEL: 9, "other": 9}, 30.0)
         assert len({one.job.id for one in [*first, *second]}) == 10
+
+    @on_store
+    async def test_job_that_runs_already_is_a_claim_of_its_worker(self, rig: JobStoreRig) -> None:
+        """No other claims it; its worker stores events, extends and finishes with token 1; a repetition starts nothing."""
+        new = new_job("live", worker="host:1:0", lease_s=30.0, is_stream=True)
+        (submitted,) = await rig.store.submit([new])
+        assert (submitted.job.state, submitted.job.token, submitted.job.worker) == (JobState.RUNNING, 1, "host:1:0")
+        (again,) = await rig.store.submit([msgspec.structs.replace(new, worker="host:2:0")])
+        assert (again.is_new, again.job.worker) == (False, "host:1:0")
+        stored = await find_stored(rig.store, "live")
+        assert (stored.state, stored.token, stored.worker) == (JobState.RUNNING, 1, "host:1:0")
+        assert await rig.store.claim("host:1:1", {MODEL: 9}, 30.0) == []
+        assert await rig.store.append_events("live", 1, events_from(0, 2, 1))
+        assert (await rig.store.extend("host:1:0", [HeldJob("live", 1)], 30.0)).lost == ()
+        assert [depth.n_running for depth in await rig.store.depths()] == [1]
+        assert await rig.store.finish([result_of(ClaimedJob(stored, b""))]) == [True]
+        assert await rig.store.count_unfinished(None) == 0
+
+    @on_store
+    async def test_job_that_runs_already_is_queued_when_its_worker_dies(self, rig: JobStoreRig) -> None:
+        """The next claim has token 2."""
+        await rig.store.submit([new_job("live", worker="host:1:0", lease_s=30.0)])
+        assert await rig.store.recover("host:1:") == 1
+        (claimed,) = await rig.store.claim("host:2:0", {MODEL: 9}, 30.0)
+        assert (claimed.job.id, claimed.job.token) == ("live", 2)
 
     @on_store
     async def test_claim_order_is_rank_then_fairness_then_deadline(self, rig: JobStoreRig) -> None:

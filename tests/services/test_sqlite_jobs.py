@@ -10,10 +10,11 @@ from tests.services.batch_store_suite import BatchStoreSuite
 from tests.services.job_store_machine import check_store
 from tests.services.job_store_rig import JobStoreRig
 from tests.services.job_store_suite import JobStoreSuite
-from tests.services.sqlite_jobs_rig import opened_rig
+from tests.services.report_store_suite import ReportSuite
+from tests.services.sqlite_jobs_rig import opened_handover, opened_rig
 
 
-class TestSqliteJobs(JobStoreSuite, BatchStoreSuite):
+class TestSqliteJobs(JobStoreSuite, BatchStoreSuite, ReportSuite):
     """With its threads, as a gateway has it."""
 
     folder: Path
@@ -33,6 +34,14 @@ class TestInlineJobs(TestSqliteJobs):
     """Without threads, as a simulation has it."""
 
     is_inline = True
+
+
+class TestHandedOverJobs(TestSqliteJobs):
+    """Over the socket of the process that commits."""
+
+    def open(self) -> AbstractAsyncContextManager[JobStoreRig]:
+        """An empty one."""
+        return opened_handover(self.folder)
 
 
 def test_sqlite_jobs_equal_the_model(tmp_path: Path) -> None:

@@ -243,7 +243,9 @@ def _add_jobs(commands: "argparse._SubParsersAction[Command]") -> None:
     cancel = actions.add_parser("cancel", help="cancel jobs")
     for action in (retry, cancel):
         action.add_argument("job", metavar="JOB", nargs="+", help="ids")
-    for action in (listing, dead, show, retry, cancel):
+    webhooks = actions.add_parser("webhooks", help="show webhooks that are not confirmed, and why")
+    webhooks.add_argument("--retry", metavar="EVENT", action="append", help="first send this failed one again")
+    for action in (listing, dead, show, retry, cancel, webhooks):
         _add_gateway_options(action)
 
 

@@ -1,4 +1,4 @@
-"""`stayfast jobs`: the queue of a running gateway: list, show, retry, cancel, and the dead-letter list."""
+"""`stayfast jobs`: the queue of a running gateway: list, show, retry, cancel, the dead-letter list, and failed webhooks."""
 
 import argparse
 import sys
@@ -16,13 +16,15 @@ from stayfast.core.jobs import JobState
 
 _HEAD = ("JOB", "STATE", "MODEL", "KEY", "AGE", "CLAIMS", "WHY")
 _QUEUE_HEAD = ("MODEL", "QUEUED", "RUNNING", "LATER", "OLDEST")
+_WEBHOOK_HEAD = ("EVENT", "STATE", "OF", "AGE", "ATTEMPTS", "WHY")
 _DEAD = JobState.DEAD.value
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run one action. Exit status 1: refused or unknown; 2: the gateway is unreachable."""
     actions: dict[str, Callable[[argparse.Namespace], None]] = {
-        "list": _print_list, "dead": _print_list, "show": _show, "retry": _change, "cancel": _change}
+        "list": _print_list, "dead": _print_list, "show": _show, "retry": _change, "cancel": _change,
+        "webhooks": _print_webhooks}
     try:
         actions[arguments.action](arguments)
     except (GatewayUnreachable, AdminRequestFailed) as error:
@@ -62,6 +64,23 @@ def _change(arguments: argparse.Namespace) -> None:
         state = msgspec.json.decode(body)
         word = "is being cancelled" if state.get("is_cancelling") else f"is {state['state']}"
         sys.stdout.write(body.decode() + "\n" if arguments.json else f"{job} {word}\n")
+
+
+def _print_webhooks(arguments: argparse.Namespace) -> None:
+    for event in arguments.retry or ():
+        send(arguments, "POST", f"/admin/webhooks/{quote(event, safe='')}/retry")
+    body = send(arguments, "GET", "/admin/webhooks")
+    listing = format_webhooks(msgspec.json.decode(body)["data"], SystemClock().wall())
+    sys.stdout.write(body.decode() + "\n" if arguments.json else listing)
+
+
+def format_webhooks(reports: list[dict[str, Any]], now: float) -> str:
+    """The webhooks that are not confirmed, the failed ones first."""
+    if not reports:
+        return "All webhooks are confirmed.\n"
+    return format_table([_WEBHOOK_HEAD, *(
+        (report["id"], report["status"], report["subject"], format_age(report["created_at"], now), str(report["attempts"]),
+         report["why"]) for report in reports)])
 
 
 def format_jobs(listing: dict[str, Any], now: float) -> str:

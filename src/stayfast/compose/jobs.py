@@ -6,7 +6,7 @@ The store is opened at the start if there is one (its file exists, or an address
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -14,10 +14,10 @@ from typing import Any, cast
 from stayfast.compose.current import CurrentSystem
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
-from stayfast.core.jobs import Batch, QueueDepth
+from stayfast.core.jobs import QueueDepth
 from stayfast.jobs.capacity import JobCapacity
 from stayfast.jobs.config import JobsConfig
-from stayfast.jobs.coordinator import BatchCoordinator, LineTerms
+from stayfast.jobs.coordinator import BatchCoordinator
 from stayfast.jobs.execution import JobExecution
 from stayfast.jobs.presence import WorkerPresence
 from stayfast.jobs.runner import JobRunner
@@ -46,12 +46,13 @@ def jobs_folder(config: JobsConfig, environment: Mapping[str, str]) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ProcessParts:
-    """What a process lends to its jobs. warn: gets the cause of a warning."""
+    """What a process lends to its jobs. warn: gets the cause of a warning. report: gets unexpected exceptions."""
 
     clock: Clock
     rng: Random
     sink: Sink
     warn: Callable[[str], None]
+    report: Callable[[BaseException], None]
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
@@ -73,12 +74,15 @@ class JobsHost:
         self.lazy = LazyJobStore(self._open, parts.clock, parts.sink)
         self.files = LazyFileBodies(self.lazy)
         self._loops: list[asyncio.Task[None]] = []
+        self._service: JobService | None = None  # with the settings in force, once it was needed
         self._is_stopped = False
+        self._stop_at = -inf  # without a drain, as after an error
 
     def make_service(self, settings: Settings) -> JobService:
         """The service of the endpoints with these settings, on the same store."""
         terms = QueueTerms(settings.jobs, settings.tenants, settings.admission.priority_points)
-        return JobService(self.lazy.as_store(), self.files, settings.jobs, self._parts.clock, terms)
+        return JobService(self.lazy.as_store(), self.files, settings.jobs, self._parts.clock, terms,
+                          worker=self.presence.worker)
 
     async def start(self) -> None:
         """Open the store if there is one; without it the gateway serves all the same."""
@@ -90,17 +94,19 @@ class JobsHost:
             self._parts.warn(str(error))
 
     def drain(self) -> None:
-        """Claim no more jobs."""
+        """Claim no more jobs; those that run have the time of a drain."""
+        server = self.settings.server
+        self._stop_at = self._parts.clock.now() + server.grace_s + server.drain_s
         if self.runner is not None:
             self.runner.drain()
 
-    async def stop(self, wait_s: float) -> None:
-        """Wait up to `wait_s` for the running jobs, give back the rest, and close the store."""
+    async def stop(self) -> None:
+        """Wait for the running jobs until the end of the drain, give back the rest, and close the store."""
         self._is_stopped = True
         for task in self._loops:
             task.cancel()
         if self.runner is not None:
-            await self.runner.stop(wait_s)
+            await self.runner.stop(max(0.0, self._stop_at - self._parts.clock.now()))
         self.presence.leave()
         await self.lazy.close()
 
@@ -123,14 +129,15 @@ class JobsHost:
             self.runner.start(self.presence.worker)
             if self._is_sweeper:
                 self._loops += [parts.spawn(loop) for loop in self._upkeep(store)]
-        sweeper = JobSweeper(store, self.presence, self._get_config, sink=parts.sink, on_depths=self._take_depths)
+        sweeper = JobSweeper(store, self.files, self.presence, self._get_config, sink=parts.sink,
+                             on_depths=self._take_depths)
         await sweeper.run(sweeps=self._is_sweeper)
 
     def _upkeep(self, store: JobStore) -> Iterator[Coroutine[Any, Any, None]]:
         """What one process of a gateway does for all: batches and webhooks."""
-        parts, worker, service = self._parts, self.presence.worker, self.make_service(self.settings)
-        yield BatchCoordinator(lambda: self.make_service(self.settings), worker, is_known_model=self._is_known_model,
-                               get_terms=partial(line_terms, service.terms)).run()
+        parts, worker = self._parts, self.presence.worker
+        yield BatchCoordinator(self._get_service, worker, is_known_model=self._is_known_model,
+                               report=parts.report).run()
         if self.config.webhooks:
             reports = cast("ReportStore", store)
             yield WebhookSender(store, reports, self.config.webhooks, worker, clock=parts.clock, rng=parts.rng,
@@ -149,14 +156,13 @@ class JobsHost:
     def config(self) -> JobsConfig:
         return self.settings.jobs
 
+    def _get_service(self) -> JobService:
+        if self._service is None or self._service.config is not self.settings.jobs:
+            self._service = self.make_service(self.settings)
+        return self._service
+
     def _get_config(self) -> JobsConfig:
         return self.settings.jobs
 
     def __repr__(self) -> str:
         return f"<JobsHost {self.folder}: {self.runner!r}>"
-
-
-def line_terms(terms: QueueTerms, batch: Batch, model: str, now: float) -> LineTerms:
-    """The terms of the lines of a batch."""
-    ranking = terms.terms_of(batch.tenant, model, now, deadline_at=batch.expires_at, is_batch=True)
-    return LineTerms(ranking.rank, ranking.weight, ranking.run_at, ranking.aged_at)

@@ -65,7 +65,6 @@ class Process:
         self._system: System | None = None
         self._current: ActiveSystem | None = None
         self._jobs: JobsHost | None = None
-        self._draining_at: float | None = None
 
     async def start(self, settings: Settings) -> ActiveSystem:
         """Build and start; engines become ready later. Raises ValueError or OSError if an engine cannot run here."""
@@ -73,7 +72,8 @@ class Process:
         if self._engine_addresses is None:
             await self._engines.start_missing(settings.engines)
         observers = self._observers
-        parts = ProcessParts(self._clock, self._rng, observers.sink, self._warn_about_jobs, self._tasks.spawn)
+        parts = ProcessParts(self._clock, self._rng, observers.sink, self._warn_about_jobs, self.report,
+                             self._tasks.spawn)
         self._jobs = JobsHost(settings, observers.current, parts, open_stores=open_job_stores,
                               is_sweeper=observers.aggregate.peers.n == 0)
         system = self._build(settings, None)
@@ -99,14 +99,13 @@ class Process:
 
     def drain(self) -> None:
         """Claim no more jobs."""
-        self._draining_at = self._clock.now()
         if self._jobs is not None:
             self._jobs.drain()
 
     async def stop(self) -> None:
         """End jobs, probes, turns and engines. Running jobs have the rest of the drain."""
         if self._jobs is not None:
-            await self._jobs.stop(self._left_for_jobs_s())
+            await self._jobs.stop()
         self._observers.aggregate.turns.cancel_all()
         for task in (*self._of_system, *self._of_process, self._purging):
             if task is not None:
@@ -171,13 +170,6 @@ class Process:
                                   for name in settings.engines}
         jobs = self._jobs.make_service(settings) if self._jobs is not None else None
         return build(settings, self._observers, engines, self._clock, self._rng, old=old, jobs=jobs)
-
-    def _left_for_jobs_s(self) -> float:
-        """The rest of the drain. 0 without one, as after an error."""
-        if self._draining_at is None or self._system is None:
-            return 0.0
-        config = self._system.settings.server
-        return max(0.0, self._draining_at + config.grace_s + config.drain_s - self._clock.now())
 
     def _warn_about_jobs(self, why: str) -> None:
         self._observers.log.write_event("jobs_unavailable", level="warning", detail=why)

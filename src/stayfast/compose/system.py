@@ -133,6 +133,10 @@ class System:
     def models(self) -> Sequence[str]:
         return self.gateway.router.model_names
 
+    @property
+    def resumable(self) -> frozenset[str]:
+        return frozenset(name for name, route in self.settings.routes.items() if route.resumable)
+
     def unready(self) -> str | None:
         """Why it is not ready yet. Ready at once if no upstream is to be probed."""
         if self.registry.has_proven or not self.prober.n_targets:

@@ -68,6 +68,8 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     custom_id: str | None = None
     metadata: Mapping[str, str] = {}
     is_reported: bool = False  # by webhooks, when it ends
+    worker: str | None = None  # it runs already at this worker: stored as its first claim, for `lease_s`
+    lease_s: float = 0.0
 
 
 class Job(msgspec.Struct, frozen=True, gc=False):

@@ -15,8 +15,8 @@ each custom_id while the file is checked. The event loop is given up after every
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from hashlib import blake2b
 
 import msgspec
@@ -24,6 +24,7 @@ import msgspec
 from stayfast.core.jobs import Batch, BatchProblem, BatchState, Door, FileInfo, Job, JobResult, NewJob
 from stayfast.jobs.batches import BATCHES
 from stayfast.jobs.service import POLL_S, WORK, JobService, sleep_until_notified
+from stayfast.jobs.terms import JobRanking
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import FileWriter
 from stayfast.wire.jobs.batches import encode_output_line, end_state, is_output
@@ -40,19 +41,6 @@ RETRY_S = 5.0  # after a store that was unavailable
 MAX_LINE_BYTES = 32 << 20
 _END_INSTANTS = {BatchState.COMPLETED: "completed_at", BatchState.CANCELLED: "cancelled_at",
                  BatchState.EXPIRED: "expired_at", BatchState.FAILED: "failed_at"}
-_log = logging.getLogger(__name__)
-
-
-class LineTerms(msgspec.Struct, frozen=True):
-    """How the lines of a tenant's batch for one route are queued."""
-
-    rank: int = 4
-    weight: float = 1.0
-    run_at: float = 0.0  # Unix seconds
-    aged_at: float | None = None
-
-
-GetTerms = Callable[[Batch, str, float], LineTerms]  # of a batch, a route and the wall time
 
 
 class SupersededError(Exception):
@@ -63,13 +51,14 @@ class BatchCoordinator:
     """One loop's. `worker`: the id of its claims."""
 
     def __init__(self, get_service: Callable[[], JobService], worker: str, *, is_known_model: Callable[[str], bool],
-                 get_terms: GetTerms, max_line_bytes: int = MAX_LINE_BYTES, chunk_lines: int = CHUNK) -> None:
-        """get_service: with the settings that are in force."""
+                 report: Callable[[BaseException], None], max_line_bytes: int = MAX_LINE_BYTES,
+                 chunk_lines: int = CHUNK) -> None:
+        """get_service: with the settings that are in force. report: gets unexpected exceptions."""
         self._get_service = get_service
         self._store = get_service().store
         self._worker = worker
         self._is_known_model = is_known_model
-        self._get_terms = get_terms
+        self._report = report
         self._max_line_bytes = max_line_bytes
         self._chunk_lines = chunk_lines
 
@@ -84,11 +73,13 @@ class BatchCoordinator:
     async def run(self) -> None:
         """Run batches until cancelled."""
         while True:
-            try:
-                if not await self.step():
-                    await sleep_until_notified(self._store, BATCHES, POLL_S)
-            except StoreUnavailable:
+            (outcome,) = await asyncio.gather(self.step(), return_exceptions=True)
+            if isinstance(outcome, BaseException):
+                if not isinstance(outcome, StoreUnavailable):
+                    self._report(outcome)  # one batch must not stop the others; it is tried again after its lease
                 await asyncio.sleep(RETRY_S)
+            elif not outcome:
+                await sleep_until_notified(self._store, BATCHES, POLL_S)
 
     async def step(self) -> bool:
         """Advance one batch as far as it goes now; False if none has work. Raises StoreUnavailable: then the batch goes on
@@ -97,10 +88,8 @@ class BatchCoordinator:
         batch = await self._store.claim_batch(self._worker, self._lease_s)
         if batch is None:
             return False
-        try:
+        with suppress(SupersededError):  # then another coordinator holds the batch
             await self._advance(batch)
-        except SupersededError:
-            _log.info("batch %s is held by another coordinator", batch.id)
         return True
 
     async def _advance(self, batch: Batch) -> None:
@@ -162,7 +151,9 @@ class BatchCoordinator:
 
     async def _store_chunk(self, batch: Batch, chunk: list[BatchLine]) -> Batch:
         now = self._service.clock.wall()
-        terms = {model: self._get_terms(batch, model, now) for model in {line.model for line in chunk}}
+        get_terms = self._service.terms.terms_of
+        terms = {model: get_terms(batch.tenant, model, now, deadline_at=batch.expires_at, is_batch=True)
+                 for model in {line.model for line in chunk}}
         # Lines are read when the last one has ended, at most a day after the first one; a day is the margin.
         keep_s = max(0.0, batch.expires_at - now) + max(self._service.config.keep_s, 86_400.0)
         await self._store.submit([_job_of(batch, line, terms[line.model], keep_s) for line in chunk])
@@ -334,7 +325,7 @@ class _ResultsFile:
                         f"{batch.id}_{self._kind}.jsonl", n_bytes, now, expires_at, sha256)
 
 
-def _job_of(batch: Batch, line: BatchLine, terms: LineTerms, keep_s: float) -> NewJob:
+def _job_of(batch: Batch, line: BatchLine, terms: JobRanking, keep_s: float) -> NewJob:
     return NewJob(
         id=f"job_{batch.id.partition('_')[2]}_{line.n}", door=batch.door, api=api_of(batch.endpoint), model=line.model,
         body=line.body, tenant=batch.tenant, rank=terms.rank, n_tokens=line.n_tokens, weight=terms.weight,

@@ -176,7 +176,6 @@ class JobRunner:
 
     async def _listen(self) -> None:
         """Wake the claims at new work."""
-        last_check_at = self._clock.now()
         while True:
             began_at = self._clock.now()
             try:
@@ -184,13 +183,11 @@ class JobRunner:
             except StoreUnavailable:
                 await asyncio.sleep(POLL_S)
                 continue
-            now = self._clock.now()
-            if now - began_at >= POLL_S:
+            if self._clock.now() - began_at >= POLL_S:
                 continue
             self._queues.idle.clear()
             self._wake.set()
-            if self._running and now - last_check_at >= CANCEL_CHECK_S:
-                last_check_at = now
+            if self._running:
                 self._heartbeat_now.set()
 
     def _start_job(self, claimed: ClaimedJob) -> None:
@@ -240,12 +237,15 @@ class JobRunner:
 
     async def _beat(self, worker: str) -> None:
         """Extend the leases, and stop the jobs that are lost or cancelled."""
+        beat_at = 0.0
         while True:
             config = self._config()
             self._heartbeat_now.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(config.heartbeat_s):
                     await self._heartbeat_now.wait()
+            await asyncio.sleep(max(0.0, beat_at + CANCEL_CHECK_S - self._clock.now()))
+            beat_at = self._clock.now()
             held = [HeldJob(job_id, running.claimed.job.token) for job_id, running in self._running.items()]
             if not held:
                 continue

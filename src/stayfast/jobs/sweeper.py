@@ -13,7 +13,7 @@ from stayfast.jobs.config import JobsConfig
 from stayfast.jobs.presence import WorkerPresence
 from stayfast.jobs.service import WORK, job_topic
 from stayfast.stores.base import StoreUnavailable
-from stayfast.stores.jobs.base import JobStore
+from stayfast.stores.jobs.base import FileBodies, JobStore
 
 SWEEP_S = 3.0
 MUCH = 100  # changes of one sweep after which the next follows at once
@@ -23,11 +23,12 @@ OnDepths = Callable[[Sequence[QueueDepth]], None]
 class JobSweeper:
     """Belongs to one loop."""
 
-    __slots__ = ("_config", "_on_depths", "_presence", "_sink", "_store")
+    __slots__ = ("_config", "_files", "_on_depths", "_presence", "_sink", "_store")
 
-    def __init__(self, store: JobStore, presence: WorkerPresence, config: Callable[[], JobsConfig], *, sink: Sink,
-                 on_depths: OnDepths) -> None:
+    def __init__(self, store: JobStore, files: FileBodies, presence: WorkerPresence, config: Callable[[], JobsConfig], *,
+                 sink: Sink, on_depths: OnDepths) -> None:
         self._store = store
+        self._files = files
         self._presence = presence
         self._config = config
         self._sink = sink
@@ -59,6 +60,9 @@ class JobSweeper:
         report = await self._store.sweep(max_claims=self._config().max_claims)
         for job_id in report.finished:
             await self._store.notify(job_topic(job_id))
+        for file_id in report.expired_files:
+            await self._files.delete(file_id)
+            await self._store.delete_file(file_id)
         if report.n_recovered:
             await self._store.notify(WORK)
         if report.n_recovered or report.n_dead or report.n_expired:

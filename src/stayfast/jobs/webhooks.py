@@ -31,7 +31,7 @@ MAX_REPORT_ATTEMPTS = 88  # about three days
 _BASE_S, _CAP_S = 5.0, 3600.0
 _TIMEOUT_S = 15.0
 _LEASE_S = 60.0
-_POLL_S = 5.0
+_POLL_S = 2.0
 _N_AT_ONCE = 16
 _MAX_REPLY_BYTES = 16 * 1024
 

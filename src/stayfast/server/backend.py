@@ -79,6 +79,10 @@ class Backend(Protocol):
     def jobs(self) -> JobService | None:
         """Durable work; None: its store could not be opened."""
 
+    @property
+    def resumable(self) -> frozenset[str]:
+        """The models of routes whose streams are stored."""
+
     def models(self) -> Sequence[str]:
         """The model names of all routes."""
 
@@ -95,7 +99,8 @@ class Backend(Protocol):
 class ActiveSystem:
     """The system that new requests go to. One loop's."""
 
-    __slots__ = ("backend", "config", "http_limits", "is_for_this_machine", "keys", "limits")
+    __slots__ = ("backend", "config", "http_limits", "is_for_this_machine", "keys", "limits",
+                 "resumable")
 
     def __init__(self, backend: Backend) -> None:
         self.swap(backend)
@@ -104,6 +109,7 @@ class ActiveSystem:
         """Send new requests to `backend`. Host and port stay those of the first one."""
         keys, limits = KeyTable(backend.config), DecodeLimits(max_depth=backend.config.max_depth)
         self.backend, self.config, self.keys, self.limits = backend, backend.config, keys, limits
+        self.resumable = backend.resumable
         config = backend.config
         self.http_limits = config.http_limits()
         self.is_for_this_machine = config.auth == "auto" and not config.demands_key and is_loopback(config.host)

@@ -26,6 +26,8 @@ METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "/admin/jobs/{id}": ("GET",),
     "/admin/jobs/{id}/retry": ("POST",),
     "/admin/jobs/{id}/cancel": ("POST",),
+    "/admin/webhooks": ("GET",),
+    "/admin/webhooks/{id}/retry": ("POST",),
 })
 _BY_TEMPLATE = {tuple(template[1:].split("/")): template for template in METHODS}
 

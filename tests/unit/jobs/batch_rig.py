@@ -14,7 +14,7 @@ from stayfast.core.jobs import Batch, Door, FileInfo, JobResult, JobState
 from stayfast.core.types import Usage
 from stayfast.jobs.batches import BatchService
 from stayfast.jobs.config import JobsConfig
-from stayfast.jobs.coordinator import BatchCoordinator, LineTerms
+from stayfast.jobs.coordinator import BatchCoordinator
 from stayfast.jobs.files import FileService
 from stayfast.jobs.service import JobService
 from stayfast.stores.jobs.base import FileBodies, FileWriter, JobStore
@@ -32,6 +32,11 @@ StateOf = Callable[[str], JobState]  # of a line's custom_id
 def completes(_: str) -> JobState:
     """All lines succeed."""
     return JobState.COMPLETED
+
+
+def raise_error(error: BaseException) -> None:
+    """Nothing unexpected happens here."""
+    raise error
 
 
 class CrashError(Exception):
@@ -109,20 +114,20 @@ class BatchRig:
     def coordinator(self, life: Life | None = None, chunk_lines: int = 3) -> BatchCoordinator:
         """A coordinator."""
         service = self.service(life)
-        return BatchCoordinator(lambda: service, WORKER, is_known_model=MODEL.__eq__, chunk_lines=chunk_lines,
-                                get_terms=lambda *_: LineTerms())
+        return BatchCoordinator(lambda: service, WORKER, is_known_model=MODEL.__eq__, report=raise_error,
+                                chunk_lines=chunk_lines)
 
     def batches(self, door: Door = Door.BATCH) -> BatchService:
         """The batches of clients."""
         service = self.service()
         return BatchService(service, FileService(service), door)
 
-    async def add_file(self, *lines: bytes, purpose: str = "batch") -> FileInfo:
+    async def add_file(self, *lines: bytes, purpose: str = "batch", expires_s: float = 3600.0) -> FileInfo:
         """An uploaded file."""
         files = FileService(self.service())
         upload = await files.create()
         await upload.write(b"".join(lines))
-        return await files.add(upload, tenant="t", purpose=purpose, filename="in.jsonl", expires_s=3600.0)
+        return await files.add(upload, tenant="t", purpose=purpose, filename="in.jsonl", expires_s=expires_s)
 
     async def create(self, *lines: bytes) -> Batch:
         """A batch of OpenAI's."""

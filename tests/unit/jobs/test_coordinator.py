@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from stayfast.core.events import Fanout
 from stayfast.core.jobs import Batch, BatchState, Door, JobFilter, JobState
+from stayfast.jobs.presence import WorkerPresence
+from stayfast.jobs.sweeper import JobSweeper
 from stayfast.wire.jobs.lines import MESSAGES_ENDPOINT
 from tests.unit.jobs.batch_rig import CHAT, BatchRig, Life, answer, batch_rig, good_line, parse_lines
 
@@ -216,5 +219,24 @@ def test_message_batch_has_one_file_of_results(tmp_path: Path) -> None:
             info = await rig.store.find_file(done.output_file_id or "")
             assert info is not None
             assert info.purpose == "message_batch"
+
+    asyncio.run(main())
+
+
+def test_sweeper_deletes_the_contents_of_expired_files(tmp_path: Path) -> None:
+    """The contents first, then the record."""
+    async def main() -> None:
+        async with batch_rig(tmp_path) as rig:
+            expired = await rig.add_file(b"x", expires_s=-1.0)
+            stays = await rig.add_file(b"x")
+            sweeper = JobSweeper(rig.store, rig.files, WorkerPresence(tmp_path / "workers"), lambda: rig.config,
+                                 sink=Fanout(), on_depths=lambda _: None)
+            sweeping = asyncio.create_task(sweeper.run(sweeps=True))
+            while (await rig.store.sweep(max_claims=3)).expired_files:
+                await asyncio.sleep(0.01)
+            sweeping.cancel()
+            names = await asyncio.to_thread(lambda: [path.name for path in (tmp_path / "files").iterdir()])
+            assert names == [stays.id]
+            assert await rig.store.find_file(expired.id) is None
 
     asyncio.run(main())

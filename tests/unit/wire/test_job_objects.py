@@ -33,10 +33,10 @@ def test_encode_job_event_adds_id_and_ends_the_event() -> None:
         assert encode_job_event(JobEvent(3, 2, data)) == b"id: 2-3\ndata: x\n\n"
 
 
-@pytest.mark.parametrize(("text", "n"), [("1-0", 0), ("12-345", 345), (" 7 ", 7)])
-def test_parse_event_id_returns_the_number(text: str, n: int) -> None:
+@pytest.mark.parametrize(("text", "parsed"), [("1-0", (1, 0)), ("12-345", (12, 345)), (" 7 ", (None, 7))])
+def test_parse_event_id_returns_epoch_and_number(text: str, parsed: tuple[int | None, int]) -> None:
     """With or without the epoch."""
-    assert parse_event_id(text) == n
+    assert parse_event_id(text) == parsed
 
 
 @pytest.mark.parametrize("text", ["", "-", "1-", "-1", "a-1", "1-b", "1-2-3", "1" * 13, "\u0661-\u0661"])

@@ -55,19 +55,24 @@ class BodyFlow:
         if paused_at is None or self._transport.is_closing():
             return
         self._transport.resume_reading()
-        if self._parts.is_open:
+        if self._parts.is_open and not self._parts.is_raw:
             self._parser.extend_timeout(self._clock.now() - paused_at)
             self._timer.set_no_later_than(self._parser.due_at())
 
     def check(self, now: float) -> float:
         """Reject the body if it arrives too slowly. Returns the next instant to check."""
         parser = self._parser
-        if not self._parts.is_open or self._paused_at is not None or parser.expects_continue:
+        if not self._parts.is_open or self._parts.is_raw or self._paused_at is not None or parser.expects_continue:
             return math.inf
         if parser.due_at() <= now:
             parser.reject_timed_out()
             return math.inf
         return parser.due_at()
+
+    def drain(self) -> None:
+        """The server shuts down: close soon."""
+        if self._parts.on_drain is not None:
+            self._parts.on_drain()
 
     def close(self) -> None:
         """The handler has ended, or the connection is lost: drop what is unread, and read on."""

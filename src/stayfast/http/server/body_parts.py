@@ -9,6 +9,7 @@ returns b"". An ASGI application gets the parts from `receive`. An answer before
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from stayfast.core.errors import StayfastError
@@ -27,18 +28,23 @@ class PartsFlow(Protocol):
 
 
 class BodyParts:
-    """A streamed body. `limit_bytes`: 413 above it. The handler calls `read`; the server calls the other methods."""
+    """A streamed body. `limit_bytes`: 413 above it. The handler calls `read`; the server calls the other methods.
 
-    __slots__ = ("_error", "_is_invited", "_unread", "_waiter", "fed_at", "flow", "is_answered", "is_whole", "limit_bytes",
-                 "n_read")
+    `is_raw`: the bytes after an upgrade instead; they have no limit, time-out or end.
+    """
 
-    def __init__(self, limit_bytes: int) -> None:
+    __slots__ = ("_error", "_is_invited", "_unread", "_waiter", "fed_at", "flow", "is_answered", "is_raw", "is_whole",
+                 "limit_bytes", "n_read", "on_drain")
+
+    def __init__(self, limit_bytes: int, *, is_raw: bool = False) -> None:
         self.limit_bytes = limit_bytes
+        self.is_raw = is_raw
         self.n_read = 0  # bytes that `read` has returned
         self.is_whole = False  # the whole body has arrived
         self.is_answered = False  # the response's head is written: no 100 Continue, and keep-alive is decided
         self.fed_at = 0.0  # monotonic seconds; when the last part arrived
         self.flow: PartsFlow | None = None  # while the handler runs
+        self.on_drain: Callable[[], None] | None = None  # the server shuts down
         self._unread: bytes | bytearray = b""
         self._error: StayfastError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -99,7 +105,7 @@ class BodyParts:
 
     def drop(self) -> None:
         """Nobody reads any more. Breaks the reference cycle with the connection."""
-        self.flow = None
+        self.flow = self.on_drain = None
         self._unread = b""
 
     def _wake(self) -> None:

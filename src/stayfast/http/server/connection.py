@@ -382,9 +382,11 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
             self._task.cancel(why)  # the argument distinguishes this from a disconnect
 
     def close_if_idle(self) -> None:
-        """Close the connection if no request is running or being received."""
+        """Close the connection if no request is running or being received. A WebSocket is closed when it does no work."""
         if self._task is None and self._parser.phase == IDLE and not self._is_lingering:
             self.close()
+        elif self._upload is not None:
+            self._upload.drain()
 
     def _check_head(self, request: R) -> StayfastError | None:
         server = self._server

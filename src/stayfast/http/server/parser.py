@@ -10,7 +10,8 @@ bytes since the last body byte, so trailers and chunk extensions are limited lik
 are read.
 
 A request is ready when its body is complete. With a streamed body (`HttpRequest.stream_body`) it is ready after its head;
-`body_parts` then receives the body, and its errors.
+`body_parts` then receives the body, and its errors. After an accepted upgrade (`HttpRequest.switch_protocol`) `body_parts`
+receives all further bytes, and nothing is parsed.
 """
 
 import math
@@ -76,6 +77,12 @@ class HttpRequest:
         `limit_bytes` replaces `HttpLimits.max_body_bytes`.
         """
         self.body_parts = BodyParts(limit_bytes)
+
+    def switch_protocol(self) -> None:
+        """Accept an upgrade to WebSocket: `body_parts` are all bytes after the head. Only the head check may call this, by
+        `websocket_handshake.offer_websocket`.
+        """
+        self.body_parts = BodyParts(0, is_raw=True)
 
     def deadline_error(self) -> StayfastError:
         """The error when `deadline_s` passes before the body is complete."""
@@ -211,8 +218,12 @@ class RequestParser(Generic[R]):
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
-                data = self._restart_without_upgrade() + data[upgrade.args[0]:]
-                continue
+                data = data[upgrade.args[0]:]
+                if not self.is_over:
+                    data = self._restart_without_upgrade() + data
+                if data:
+                    continue
+                return
             except httptools.HttpParserInvalidMethodError:
                 self._break_off(Rejected("The request does not begin with a known method.", code="bad_method"))
             except httptools.HttpParserError as error:
@@ -222,6 +233,7 @@ class RequestParser(Generic[R]):
             if self.phase != IDLE:
                 self._check_size()
             return
+        self._feed_other_protocol(data)
 
     def close(self) -> None:
         """The connection is closed. Breaks the reference cycles with its owner."""
@@ -293,11 +305,7 @@ class RequestParser(Generic[R]):
         method = parser.get_method()
         request.method = "POST" if method == b"POST" else method.decode()
         version = parser.get_http_version()
-        if parser.should_upgrade():
-            if method == b"CONNECT":
-                self._stop(Rejected("CONNECT is not supported: the gateway is not a forward proxy.", status=405,
-                                    code="bad_method"))
-            self._replay = _head_without_upgrade(method, target, version, raw)
+        if parser.should_upgrade() and self._drops_upgrade(method, target, version, raw):
             return
         try:
             request.path, request.query = split_target(target)
@@ -321,6 +329,16 @@ class RequestParser(Generic[R]):
             if request.refusal is not None:
                 self._stop(request.refusal)  # the client may or may not send the body: only closing is unambiguous
             self.expects_continue = True
+
+    def _drops_upgrade(self, method: bytes, target: bytes, version: str, raw: list[tuple[bytes, bytes]]) -> bool:
+        """Whether the head must be parsed again without its upgrade offer, because only WebSocket's can be accepted."""
+        if method == b"CONNECT":
+            self._stop(Rejected("CONNECT is not supported: the gateway is not a forward proxy.", status=405,
+                                code="bad_method"))
+        if method == b"GET" and _offers_websocket(raw, version):
+            return False
+        self._replay = _head_without_upgrade(method, target, version, raw)
+        return True
 
     def on_body(self, part: bytes) -> None:
         self._n_quiet = 0
@@ -354,6 +372,9 @@ class RequestParser(Generic[R]):
         parts = request.body_parts
         if parts is None:
             self.ready.append(request)
+        elif parts.is_raw:
+            self.is_over = True
+            return
         else:
             parts.end()
         if self._parser.should_keep_alive() and len(self.ready) <= self._limits.max_pipelined:
@@ -365,6 +386,9 @@ class RequestParser(Generic[R]):
     def _start_stream(self, request: R, parts: BodyParts, n_body: int) -> None:
         if request.refusal is not None:
             request.body_parts = None
+        elif parts.is_raw and not self._parser.should_upgrade():
+            request.body_parts = None
+            self._stop(Rejected("This request offers no upgrade to WebSocket.", code="bad_websocket_handshake"))
         elif n_body > parts.limit_bytes:
             request.body_parts = None
             self._stop(_body_too_large(parts.limit_bytes))
@@ -378,8 +402,23 @@ class RequestParser(Generic[R]):
         parts.fed_at = self._clock.now()
         parts.feed(part)
 
+    def _feed_other_protocol(self, data: bytes) -> None:
+        """Bytes after the last request: dropped, unless it was an upgrade."""
+        request = self._request
+        parts = request.body_parts
+        if parts is None or not parts.is_raw:
+            return
+        if parts.flow is None and request.refusal is None:
+            request.refusal = Rejected("A WebSocket client must send nothing before the response to its handshake.",
+                                       code="bad_websocket_handshake")
+            request.is_broken = True
+        elif parts.flow is not None:
+            parts.feed(data)
+
     def _restart_without_upgrade(self) -> bytes:
-        """Make a new llhttp parser. Returns the current head without its upgrade offer, to be parsed again."""
+        """Make a new llhttp parser. Returns the current head without its upgrade offer, to be parsed again, unless it has
+        become a request.
+        """
         head, self._replay = self._replay, None
         self._parser = httptools.HttpRequestParser(self)
         self.phase = IDLE
@@ -431,6 +470,13 @@ def _head_without_upgrade(method: bytes, target: bytes, version: str, raw: list[
         elif key not in (b"upgrade", b"http2-settings"):
             lines.append(b"%b: %b" % (name, value))
     return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+def _offers_websocket(raw: list[tuple[bytes, bytes]], version: str) -> bool:
+    """Whether a head offers an upgrade to WebSocket. It has no body then."""
+    names = [name.lower() for name, _ in raw]
+    return version == "1.1" and b"content-length" not in names and b"transfer-encoding" not in names and any(
+        value.lower() == b"websocket" for name, (_, value) in zip(names, raw, strict=True) if name == b"upgrade")
 
 
 def _n_head_bytes(target: bytes, raw: list[tuple[bytes, bytes]]) -> int:

@@ -1,6 +1,7 @@
 """All claims. To add one: a module with a `Claim`, and a line here (docs/proofs.md)."""
 
 from stayfast.lab.claims.agent import AGENT
+from stayfast.lab.claims.batch_run import BatchRunClaim
 from stayfast.lab.claims.brownout import Brownout
 from stayfast.lab.claims.budget import BudgetClaim
 from stayfast.lab.claims.budget_overhead import BudgetOverhead
@@ -38,6 +39,6 @@ def claims() -> dict[str, Claim]:
                                 Overload(), QUOTA, FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), LANES_CLAIM,
                                 Stragglers(),
                                 Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TableClaim(),
-                                BudgetOverhead(),
+                                BudgetOverhead(), BatchRunClaim(),
                                 DEADLINE, TOOLS, PARTIAL, AGENT)
     return {claim.name: claim for claim in found}

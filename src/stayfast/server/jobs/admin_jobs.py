@@ -1,14 +1,15 @@
 """The endpoints of `stayfast jobs`: jobs of all tenants, and the dead-letter list. They need an admin key."""
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from stayfast.core.errors import Rejected
-from stayfast.core.jobs import Job, JobFilter, JobState
+from stayfast.core.jobs import Job, JobFilter, JobState, Report
 from stayfast.jobs.service import WORK, JobService, store_error, unknown_job
 from stayfast.server.jobs.endpoint import Endpoint, EndpointReply, EndpointRequest
 from stayfast.stores.base import StoreUnavailable
+from stayfast.stores.jobs.reports import ReportStore
 
 MAX_LISTED_JOBS = 1000
 _STATES = {state.value: state for state in JobState}
@@ -19,12 +20,15 @@ class AdminJobs:
 
     def __init__(self, service: JobService) -> None:
         self._service = service
+        self._reports = cast("ReportStore", service.store)  # every job store is one
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """For the server's table."""
         return (Endpoint("GET", "/admin/jobs", self.list_jobs), Endpoint("GET", "/admin/jobs/{id}", self.show),
                 Endpoint("POST", "/admin/jobs/{id}/retry", self.retry),
-                Endpoint("POST", "/admin/jobs/{id}/cancel", self.cancel))
+                Endpoint("POST", "/admin/jobs/{id}/cancel", self.cancel),
+                Endpoint("GET", "/admin/webhooks", self.list_webhooks),
+                Endpoint("POST", "/admin/webhooks/{id}/retry", self.retry_webhook))
 
     async def list_jobs(self, request: EndpointRequest) -> EndpointReply:
         """`state` (repeated by commas), `tenant`, `batch`, `after`, `limit`: the newest matching jobs, and the queue's depth
@@ -74,6 +78,28 @@ class AdminJobs:
         job = await self._find(request.parameters["id"])
         return EndpointReply(body=msgspec.json.encode(describe_job(await self._service.cancel(job.id, job.tenant))))
 
+    async def list_webhooks(self, request: EndpointRequest) -> EndpointReply:
+        """The webhooks that were given up, then those that wait for their next attempt, each newest first."""
+        require_admin(request)
+        try:
+            found = [report for is_failed in (True, False) for report in await self._reports.list_reports(
+                is_failed=is_failed, limit=MAX_LISTED_JOBS)]
+        except StoreUnavailable as error:
+            raise store_error(error) from None
+        return EndpointReply(body=msgspec.json.encode({"object": "list", "data": [describe_report(each) for each in found]}))
+
+    async def retry_webhook(self, request: EndpointRequest) -> EndpointReply:
+        """Send a webhook again that was given up. Raises Rejected (404)."""
+        require_admin(request)
+        try:
+            report = await self._reports.retry_report(request.parameters["id"])
+        except StoreUnavailable as error:
+            raise store_error(error) from None
+        if report is None:
+            raise Rejected("No failed webhook has this id: it was sent, waits for its next attempt, or is unknown.",
+                           status=404, code="webhook_not_found", param="id")
+        return EndpointReply(body=msgspec.json.encode(describe_report(report)))
+
     async def _find(self, job_id: str) -> Job:
         try:
             job = await self._service.store.find(job_id)
@@ -107,6 +133,12 @@ def parse_filter(request: EndpointRequest) -> JobFilter:
     return JobFilter(tenant=query.get("tenant"), is_for_tenant="tenant" in query,
                      states=tuple(_STATES[word] for word in words), batch_id=query.get("batch"),
                      after_id=query.get("after"), limit=int(limit))
+
+
+def describe_report(report: Report) -> dict[str, Any]:
+    """A webhook as JSON. `why`: of its last failure."""
+    return {"id": report.id, "subject": report.subject_id, "status": "failed" if report.is_failed else "waiting",
+            "created_at": report.created_at, "attempts": report.n_attempts, "next_at": report.next_at, "why": report.why}
 
 
 def describe_job(job: Job) -> dict[str, Any]:

@@ -51,6 +51,13 @@ class JobsApp:
             reply = self._render_error(scope, error)
         await send_reply(reply, send, is_head=scope["method"] == "HEAD")
 
+    def upload_limit_bytes(self, method: str, path: str) -> int | None:
+        """The largest body of an endpoint that reads it in parts; None: `server.max_body_bytes` counts."""
+        if method != "POST" or self._current.backend.jobs is None:
+            return None
+        found = self._endpoints().find(strip_prefix(path))
+        return found[0]["POST"].max_body_bytes if found is not None and "POST" in found[0] else None
+
     async def _answer(self, scope: Scope, receive: Receive) -> EndpointReply:
         method, path = scope["method"], scope["raw_path"].decode("latin-1")
         found = self._endpoints().find(strip_prefix(path))

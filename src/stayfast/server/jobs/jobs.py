@@ -8,8 +8,8 @@ from stayfast.core.jobs import Door, Job, JobFilter, JobResult, JobState
 from stayfast.jobs.service import JobService, store_error, unknown_job
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.http_request import LLM_ENDPOINTS, LLM_PATHS
-from stayfast.server.jobs.endpoint import Endpoint, EndpointReply, EndpointRequest
-from stayfast.server.jobs.event_stream import EventStream
+from stayfast.server.jobs.endpoint import JSON, Endpoint, EndpointReply, EndpointRequest
+from stayfast.server.jobs.event_stream import EVENT_STREAM, EventStream
 from stayfast.server.jobs.new_jobs import (
     JobTerms,
     decode_for_job,
@@ -18,12 +18,12 @@ from stayfast.server.jobs.new_jobs import (
     parse_job_urgency,
     read_idempotency_key,
 )
+from stayfast.server.jobs.positions import find_position
 from stayfast.stores.base import StoreUnavailable
 from stayfast.wire.jobs.job_objects import (
     JobSubmission,
     encode_job,
     end_message,
-    parse_event_id,
     parse_submission,
     render_job_list,
 )
@@ -62,11 +62,13 @@ class JobEndpoints:
         except Rejected as error:
             error.param = f"body.{error.param}" if error.param else "body"
             raise
-        config, now = self._service.config, self._service.clock.wall()
-        job = make_job(decoded, Door.JOBS, read_terms(submission, request, now), tenant=request.tenant,
-                       keep_s=config.keep_s, aging_s=config.aging_s, now_wall=now,
+        if decoded.is_background:
+            raise Rejected("A job runs in the background anyway. Leave background out, or send the body to /v1/responses.",
+                           code="background_job", param="body.background")
+        now = self._service.clock.wall()
+        job = make_job(decoded, Door.JOBS, read_terms(submission, request, now), self._service, tenant=request.tenant,
                        headers=headers_to_forward(request.headers))
-        return await self._describe(await self._service.submit_one(job), is_accepted=True)
+        return await describe_submission(self._service, await self._service.submit_one(job))
 
     async def show(self, request: EndpointRequest) -> EndpointReply:
         """The job, with its place while it waits and its answer once it has ended."""
@@ -88,7 +90,7 @@ class JobEndpoints:
         if result is None or not result.body:
             status = _ENDED_WITHOUT_ANSWER.get(job.state, HTTPStatus.NOT_FOUND)
             raise Rejected(end_message(job.state), status=status, code=f"job_{job.state.value}", param="id")
-        return EndpointReply(result.status_code, result.body, headers=_result_headers(result))
+        return result_reply(result)
 
     async def events(self, request: EndpointRequest) -> EndpointReply:
         """The stream of a job, after `last-event-id` or `?after=`. Raises Rejected: 400 for a job without a stream, 410 for
@@ -99,7 +101,7 @@ class JobEndpoints:
             raise Rejected("The job has no events: its body does not set stream to true. "
                            f"GET /v1/jobs/{job.id}/result has its answer.", code="job_not_streamed", param="id")
         after = request.query.get("after", request.headers.get("last-event-id"))
-        after_n = parse_event_id(after) if after else -1
+        after_n = await find_position(self._service, job, after) if after else -1
         stream = EventStream(self._service, job, after_n, self._current.config.sse_keepalive_s, request.request_id)
         return await stream.start()
 
@@ -122,16 +124,28 @@ class JobEndpoints:
     async def _find(self, request: EndpointRequest) -> Job:
         return await self._service.find(request.parameters["id"], request.tenant)
 
-    async def _describe(self, job: Job, *, is_accepted: bool = False) -> EndpointReply:
-        """is_accepted: the reply to a submission."""
+    async def _describe(self, job: Job) -> EndpointReply:
         result = await self._service.result(job) if job.state.is_final else None
         place = await count_place(self._service, job)
-        body = encode_job(job, result=result, place=place)
-        if job.state.is_final:
-            return EndpointReply(body=body, headers=_location(job) if is_accepted else ())
-        headers = ("retry-after", str(retry_after_s(place)))
-        return EndpointReply(HTTPStatus.ACCEPTED if is_accepted else HTTPStatus.OK, body,
-                             headers=(*_location(job), headers) if is_accepted else (headers,))
+        headers = () if job.state.is_final else (("retry-after", str(retry_after_s(place))),)
+        return EndpointReply(body=encode_job(job, result=result, place=place), headers=headers)
+
+
+async def describe_submission(service: JobService, job: Job, more: tuple[tuple[str, str], ...] = ()) -> EndpointReply:
+    """The reply to an accepted job: 202 with its address, or 200 if a repeated submission finds it ended. more: headers."""
+    result = await service.result(job) if job.state.is_final else None
+    place = await count_place(service, job)
+    body, location = encode_job(job, result=result, place=place), ("location", f"/v1/jobs/{job.id}")
+    if job.state.is_final:
+        return EndpointReply(body=body, headers=(location, *more))
+    return EndpointReply(HTTPStatus.ACCEPTED, body, headers=(location, ("retry-after", str(retry_after_s(place))), *more))
+
+
+def result_reply(result: JobResult, more: tuple[tuple[str, str], ...] = ()) -> EndpointReply:
+    """An answer as its client would have got it, byte for byte. more: headers."""
+    headers = (("x-stayfast-upstream", result.upstream), ("x-stayfast-job-request", result.request_id))
+    media = JSON if result.body[:1] in b"{[" else EVENT_STREAM
+    return EndpointReply(result.status_code, result.body, media, (*(pair for pair in headers if pair[1]), *more))
 
 
 def read_terms(submission: JobSubmission, request: EndpointRequest, now_wall: float) -> JobTerms:
@@ -176,13 +190,3 @@ async def count_place(service: JobService, job: Job) -> int | None:
 def retry_after_s(place: int | None) -> int:
     """When to look again: the sooner, the fewer jobs run before."""
     return MIN_RETRY_S if place is None else min(MAX_RETRY_S, max(MIN_RETRY_S, math.ceil(math.sqrt(place))))
-
-
-def _location(job: Job) -> tuple[tuple[str, str], ...]:
-    return (("location", f"/v1/jobs/{job.id}"),)
-
-
-def _result_headers(result: JobResult) -> tuple[tuple[str, str], ...]:
-    """Which request and upstream gave the answer, for `stayfast explain`."""
-    return tuple((name, value) for name, value in (
-        ("x-stayfast-upstream", result.upstream), ("x-stayfast-job-request", result.request_id)) if value)

@@ -21,10 +21,11 @@ from stayfast.core.jobs import (
     NewJob,
     QueueDepth,
     Release,
+    Report,
     Submitted,
 )
 from stayfast.stores.jobs.base import EventsPage, Heartbeat, HeldJob, SweepReport
-from stayfast.stores.jobs.embedded import batches, claims, reading, submission, sweeping
+from stayfast.stores.jobs.embedded import batches, claims, reading, reports, submission, sweeping
 from stayfast.stores.jobs.embedded.group_commit import RESERVE_BYTES, WINDOW_S, GroupCommit, Headroom
 from stayfast.stores.jobs.embedded.schema import open_file, open_reader
 from stayfast.stores.jobs.topics import Topics
@@ -42,11 +43,11 @@ class SqliteJobStore:
     """
 
     def __init__(self, folder: Path, clock: Clock, *, reserve_bytes: int = RESERVE_BYTES, window_s: float = WINDOW_S,
-                 is_inline: bool = False) -> None:
+                 is_inline: bool = False, topics: Topics | None = None) -> None:
         path = folder / FILE_NAME
         now = clock.wall
         self._now = now
-        self._topics = Topics()
+        self.topics = topics or Topics()
         self._writer = GroupCommit(
             str(path), lambda: open_file(path, is_durable=not is_inline), {
                 "finish": lambda db, results: claims.finish(db, now(), results),
@@ -134,8 +135,9 @@ class SqliteJobStore:
         return await self._reader.run(
             lambda db: batches.list_batches(db, tenant, doors, after_id, limit, is_forward=is_forward))
 
-    async def claim_batch(self, worker: str, lease_s: float) -> Batch | None:
-        return await self._writer.run(lambda db: batches.claim_batch(db, self._now(), worker, lease_s))
+    async def claim_batch(self, worker: str, lease_s: float, claim_ref: str = "") -> Batch | None:
+        """claim_ref: as in `claim`."""
+        return await self._writer.run(lambda db: batches.claim_batch(db, self._now(), worker, lease_s, claim_ref))
 
     async def update_batch(self, batch: Batch, *, lease_s: float | None) -> bool:
         return await self._writer.run(lambda db: batches.update_batch(db, self._now(), batch, lease_s))
@@ -180,11 +182,23 @@ class SqliteJobStore:
     async def delete_file(self, file_id: str) -> bool:
         return await self._writer.run(lambda db: batches.delete_file(db, file_id))
 
+    async def claim_reports(self, worker: str, n: int, lease_s: float) -> list[Report]:
+        return await self._writer.run(lambda db: reports.claim_reports(db, self._now(), n, lease_s))
+
+    async def settle_report(self, report: Report, *, is_done: bool) -> bool:
+        return await self._writer.run(lambda db: reports.settle_report(db, report, is_done=is_done))
+
+    async def list_reports(self, *, is_failed: bool, limit: int) -> list[Report]:
+        return await self._reader.run(lambda db: reports.list_reports(db, is_failed=is_failed, limit=limit))
+
+    async def retry_report(self, report_id: str) -> Report | None:
+        return await self._writer.run(lambda db: reports.retry_report(db, report_id))
+
     async def notify(self, topic: str) -> None:
-        self._topics.notify(topic)
+        self.topics.notify(topic)
 
     async def wait(self, topic: str, timeout_s: float) -> None:
-        await self._topics.wait(topic, timeout_s)
+        await self.topics.wait(topic, timeout_s)
 
     async def close(self) -> None:
         """Close the file after the calls that have arrived."""

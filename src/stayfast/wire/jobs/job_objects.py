@@ -115,13 +115,13 @@ def encode_job_event(event: JobEvent) -> bytes:
     return b"id: %d-%d\n%b%b" % (event.epoch, event.n, event.data, end)
 
 
-def parse_event_id(text: str) -> int:
-    """The event's number in `<epoch>-<n>`, or a bare number. Raises Rejected."""
+def parse_event_id(text: str) -> tuple[int | None, int]:
+    """The epoch and the number in `<epoch>-<n>`; a bare number has no epoch. Raises Rejected."""
     epoch, dash, n = text.strip().rpartition("-")
     if not _is_count(n) or (dash and not _is_count(epoch)):
         raise Rejected("The id of the last event must be EPOCH-NUMBER, as this stream sends it in its id lines.",
                        code="bad_last_event_id", param="last-event-id")
-    return int(n)
+    return int(epoch) if dash else None, int(n)
 
 
 def _is_count(text: str) -> bool:

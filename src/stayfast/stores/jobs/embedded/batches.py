@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from stayfast.core.jobs import Batch, BatchState, FileInfo, Job, JobResult, JobState
+from stayfast.stores.jobs.embedded import reports
 from stayfast.stores.jobs.embedded.rows import (
     JOB_COLUMNS,
     RESULT_COLUMNS,
@@ -22,10 +23,11 @@ from stayfast.stores.jobs.embedded.rows import (
 )
 from stayfast.stores.jobs.embedded.sweeping import STEP, delete_lines, end_all
 
+MAX_PAGE_BYTES = 4 * 1024 * 1024  # of results that are in memory at a time
 _ALL_ENDED = "n_completed + n_failed + n_cancelled + n_expired"
 _FREE = sql("""SELECT n FROM batches INDEXED BY batches_coordinated WHERE state IN ('validating', 'finalizing', 'cancelling')
     AND lease_until <= ? AND (state <> 'cancelling' OR $ended >= n_stored) ORDER BY n LIMIT 1""", ended=_ALL_ENDED)
-_CLAIM = "UPDATE batches SET coordinator = ?, lease_until = ?, token = token + 1 WHERE n = ?"
+_CLAIM = "UPDATE batches SET coordinator = ?, claim_ref = ?, lease_until = ?, token = token + 1 WHERE n = ?"
 _INSERT = """INSERT INTO batches (id, door, tenant, state, data, n_total, n_completed, n_failed, n_cancelled, n_expired,
     finalizing_at, cancelling_at, drop_at, idempotency_key, token) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _UPDATE = """UPDATE batches SET state = ?, data = ?, n_total = ?, finalizing_at = ?, cancelling_at = ?, drop_at = ?,
@@ -69,6 +71,8 @@ def create_batch(db: sqlite3.Connection, batch: Batch) -> tuple[Batch, bool]:
     db.execute(_INSERT, (batch.id, batch.door.value, tenant_key(batch.tenant), batch.state.value, encode_batch(batch),
                          batch.n_total, batch.n_completed, batch.n_failed, batch.n_cancelled, batch.n_expired,
                          batch.finalizing_at, batch.cancelling_at, batch.drop_at, batch.idempotency_key, batch.token))
+    if batch.is_reported:
+        reports.add_subject(db, batch.id, is_batch=True)
     return batch, True
 
 
@@ -83,12 +87,16 @@ def list_batches(db: sqlite3.Connection, tenant: str | None, doors: Sequence[str
     return found if is_forward else found[::-1]
 
 
-def claim_batch(db: sqlite3.Connection, now: float, worker: str, lease_s: float) -> Batch | None:
-    """The next batch with work for a coordinator."""
+def claim_batch(db: sqlite3.Connection, now: float, worker: str, lease_s: float, claim_ref: str) -> Batch | None:
+    """The next batch with work for a coordinator. claim_ref: a repetition with the same text returns the same one."""
+    if claim_ref:
+        found = _select(db, "coordinator = ? AND claim_ref = ? AND lease_until > ?", (worker, claim_ref, now))
+        if found:
+            return found[0]
     row = db.execute(_FREE, (now,)).fetchone()
     if row is None:
         return None
-    db.execute(_CLAIM, (worker, now + lease_s, row[0]))
+    db.execute(_CLAIM, (worker, claim_ref or None, now + lease_s, row[0]))
     return _select(db, "n = ?", row)[0]
 
 
@@ -133,11 +141,17 @@ def delete_batch_lines(db: sqlite3.Connection, batch_id: str) -> int:
 
 
 def read_lines(db: sqlite3.Connection, batch_id: str, after_line: int, limit: int) -> list[tuple[Job, JobResult | None]]:
-    """A page of the lines of a batch with their results, in the order of their numbers."""
-    found = []
+    """A page of the lines of a batch with their results, in the order of their numbers; at least one, if there is one."""
+    found: list[tuple[Job, JobResult | None]] = []
+    n_bytes = 0
     for row in db.execute(_LINES, (batch_id, after_line, limit)):
-        job = decode_job(row)
-        found.append((job, None if row[25] is None else decode_result(job.id, row[25:])))
+        job, result = decode_job(row), None
+        if row[25] is not None:
+            result = decode_result(job.id, row[25:])
+            n_bytes += len(result.body)
+        found.append((job, result))
+        if n_bytes > MAX_PAGE_BYTES:
+            break
     return found
 
 

@@ -62,7 +62,7 @@ CREATE TABLE batches (
     u_cached_read INTEGER NOT NULL DEFAULT 0, u_cache_write_5m INTEGER NOT NULL DEFAULT 0,
     u_cache_write_1h INTEGER NOT NULL DEFAULT 0, u_reasoning INTEGER NOT NULL DEFAULT 0,
     finalizing_at REAL, cancelling_at REAL, drop_at REAL, idempotency_key TEXT, token INTEGER NOT NULL DEFAULT 0,
-    coordinator TEXT, lease_until REAL NOT NULL DEFAULT 0);
+    coordinator TEXT, claim_ref TEXT, lease_until REAL NOT NULL DEFAULT 0);
 CREATE INDEX batches_coordinated ON batches (n) WHERE state IN ('validating', 'finalizing', 'cancelling');
 CREATE INDEX batches_tenant ON batches (tenant, n);
 CREATE INDEX batches_over ON batches (drop_at) WHERE drop_at IS NOT NULL;
@@ -119,8 +119,29 @@ CREATE TRIGGER job_deleted AFTER DELETE ON jobs BEGIN
     DELETE FROM results WHERE n = OLD.n;
     DELETE FROM events WHERE job_n = OLD.n; END;
 """
+_VERSION_2: Final = """
+CREATE TABLE reports (
+    subject_id TEXT PRIMARY KEY, is_batch INTEGER NOT NULL, state TEXT NOT NULL DEFAULT 'open',
+    n_ends INTEGER NOT NULL DEFAULT 0, created_at REAL NOT NULL DEFAULT 0, n_attempts INTEGER NOT NULL DEFAULT 0,
+    next_at REAL NOT NULL DEFAULT 0, lease_until REAL NOT NULL DEFAULT 0, delivered TEXT NOT NULL DEFAULT '[]',
+    why TEXT NOT NULL DEFAULT '', token INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
+CREATE INDEX reports_due ON reports (next_at) WHERE state = 'due';
+CREATE INDEX reports_failed ON reports (created_at) WHERE state = 'failed';
+CREATE TRIGGER job_reported AFTER UPDATE OF state ON jobs
+    WHEN OLD.state IN ('queued', 'running') AND NEW.state NOT IN ('queued', 'running') BEGIN
+    UPDATE reports SET state = 'due', n_ends = n_ends + 1, created_at = NEW.finished_at, n_attempts = 0, next_at = 0,
+        lease_until = 0, delivered = '[]', why = '', token = token + 1 WHERE subject_id = NEW.id; END;
+CREATE TRIGGER batch_reported AFTER UPDATE OF state ON batches
+    WHEN NEW.state IN ('completed', 'failed', 'expired', 'cancelled') AND OLD.state <> NEW.state BEGIN
+    UPDATE reports SET state = 'due', n_ends = n_ends + 1, next_at = 0, lease_until = 0, token = token + 1
+        WHERE subject_id = NEW.id; END;
+CREATE TRIGGER job_report_over AFTER DELETE ON jobs BEGIN
+    DELETE FROM reports WHERE subject_id = OLD.id AND state IN ('open', 'done'); END;
+CREATE TRIGGER batch_report_over AFTER DELETE ON batches BEGIN
+    DELETE FROM reports WHERE subject_id = OLD.id AND state IN ('open', 'done'); END;
+"""
 # MIGRATIONS[k] changes version k of the schema to version k + 1, all missing ones in one transaction.
-MIGRATIONS: Final = (_VERSION_1,)
+MIGRATIONS: Final = (_VERSION_1, _VERSION_2)
 
 
 class ForeignFile(sqlite3.DatabaseError):

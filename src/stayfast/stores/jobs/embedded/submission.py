@@ -10,7 +10,10 @@ nor a cancelled backlog counts for it or against it. Wrong when the estimates of
 import sqlite3
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from stayfast.core.jobs import BatchState, JobState, NewJob, Submitted
+from stayfast.stores.jobs.embedded import reports
 from stayfast.stores.jobs.embedded.rows import (
     Row,
     decode_job,
@@ -30,6 +33,8 @@ _INSERT_BODIES = "INSERT INTO bodies (n, headers, body) VALUES "
 _BY_ID = sql("SELECT $job, digest FROM jobs WHERE id IN (SELECT value FROM json_each(?))")
 _BY_KEY = sql("SELECT $job, digest FROM jobs WHERE tenant = ? AND door = ? AND idempotency_key = ?")
 _BY_LINE = sql("SELECT $job, digest FROM jobs WHERE batch_id = ? AND line = ?")
+_START = """UPDATE jobs SET state = 'running', is_deferred = 0, token = 1, worker = ?, started_at = ?, lease_until = ?
+    WHERE id = ?"""
 
 _Key = tuple[str | bytes, str, str]
 _Line = tuple[str, int | None]
@@ -127,10 +132,24 @@ def submit(db: sqlite3.Connection, now: float, jobs: Sequence[NewJob]) -> list[S
             bodies.append((n, encode_headers(job.headers), job.body))
             reply = Submitted(decode_job(row))
             stored.add(job, reply)
+            if job.is_reported:
+                reports.add_subject(db, job.id, is_batch=False)
         replies.append(reply)
     _insert(db, _INSERT, _VALUES, rows)
     _insert(db, _INSERT_BODIES, "(?, ?, ?)", bodies)
-    return replies
+    _start(db, now, [job for job, reply in zip(jobs, replies, strict=True) if reply.is_new and job.worker is not None])
+    return [_mark_started(job, reply, now) for job, reply in zip(jobs, replies, strict=True)]
+
+
+def _start(db: sqlite3.Connection, now: float, jobs: Sequence[NewJob]) -> None:
+    """Claim jobs that run already."""
+    db.executemany(_START, [(job.worker, now, now + job.lease_s, job.id) for job in jobs])
+
+
+def _mark_started(job: NewJob, reply: Submitted, now: float) -> Submitted:
+    if not reply.is_new or job.worker is None:
+        return reply
+    return Submitted(replace(reply.job, state=JobState.RUNNING, token=1, worker=job.worker, started_at=now))
 
 
 def _ended_batches(db: sqlite3.Connection, jobs: Sequence[NewJob]) -> set[str]:
