@@ -77,6 +77,10 @@ class JobFleet:
                 os.kill(child, signal.SIGKILL)  # its parent starts another one
         return kind
 
+    async def restart_gateway(self, n: int) -> None:
+        """Start a gateway again that was killed."""
+        self.gateways[n] = await self._processes.start_gateway(self._settings)
+
     async def send(self, method: str, path: str, body: bytes = b"",
                    headers: Sequence[tuple[str, str]] = ()) -> WholeResponse:
         """The answer of any gateway. A request without an answer, or with a 502 to 504, is repeated. Raises SetUpFailed."""
