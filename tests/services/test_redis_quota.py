@@ -114,7 +114,7 @@ def test_redis_quota_held_slice_keeps_its_place_in_the_bucket(server: RedisServe
     run_calls(server, "held", test)
 
 
-def test_redis_quota_debt_is_charged_and_all_or_nothing_is_kept(server: RedisServer) -> None:
+def test_redis_quota_debt_is_charged_and_all_or_nothing_stays(server: RedisServer) -> None:
     async def test(a: Caller, b: Caller) -> None:
         await a.send(report(wanted=10.0))
         await a.send(report(spent=58.0, base=(0.0, 10.0)))  # 48 s more than it had

@@ -34,7 +34,7 @@ from stayfast.stores.jobs.lazy import RETRY_S, LazyFileBodies, LazyJobStore, Ope
 from stayfast.stores.jobs.reports import ReportStore
 from stayfast.stores.jobs.sqlite import FILE_NAME
 
-LOOK_S = 1.0  # a store that another process creates is found within this time
+FIND_EVERY_S = 1.0  # a store that another process creates is found within this time
 OpenJobStores = Callable[[JobsConfig, Path, Clock], Awaitable[OpenStores]]
 
 
@@ -93,7 +93,7 @@ class JobsHost:
         """
         if self.config.store is None and not is_needed and not self._has_file():
             if self._has_siblings:
-                self._loops.append(self._parts.spawn(self._open_later(LOOK_S, is_needed=False)))
+                self._loops.append(self._parts.spawn(self._open_later(FIND_EVERY_S, is_needed=False)))
             return
         try:
             await self.lazy.open()

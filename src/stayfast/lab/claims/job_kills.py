@@ -72,7 +72,7 @@ class JobKills:
         jobs = {"path": str(folder), "lease_s": LEASE_S, "max_claims": 100, "concurrency": 16, **self.jobs}
         fleet = JobFleet(processes, {**gateway_settings({"up": f"{url}/v1"}), "jobs": jobs, "workers": 2,
                                      "log": {"requests": False}}, Random(conditions.seed))
-        await fleet.start(1, has_worker=False)
+        await fleet.start(1, has_worker=True)
         return fleet
 
 

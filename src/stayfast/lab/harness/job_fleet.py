@@ -117,7 +117,7 @@ class JobFleet:
         return client
 
     async def _start_worker(self) -> ServerProcess:
-        return await self._processes.start("-m", "stayfast", "work", "--config", self._processes.write_file(self._settings))
+        return await self._processes.start_worker({**self._settings, "workers": 1})
 
 
 async def kill_all(pids: Sequence[int], server: ServerProcess) -> None:
