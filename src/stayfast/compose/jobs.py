@@ -35,6 +35,7 @@ from stayfast.stores.jobs.reports import ReportStore
 from stayfast.stores.jobs.sqlite import FILE_NAME
 
 FIND_EVERY_S = 1.0  # a store that another process creates is found within this time
+N_COORDINATORS = 2  # a small batch does not wait until a large one is checked and stored
 OpenJobStores = Callable[[JobsConfig, Path, Clock], Awaitable[OpenStores]]
 
 
@@ -157,8 +158,9 @@ class JobsHost:
     def _upkeep(self, store: JobStore) -> Iterator[Coroutine[Any, Any, None]]:
         """What one process of a gateway does for all: batches and webhooks."""
         parts, worker = self._parts, self.presence.worker
-        yield BatchCoordinator(self._get_service, worker, is_known_model=self._is_known_model,
-                               report=parts.report).run()
+        for _ in range(N_COORDINATORS):
+            yield BatchCoordinator(self._get_service, worker, is_known_model=self._is_known_model,
+                                   report=parts.report).run()
         if self.config.webhooks:
             reports = cast("ReportStore", store)
             yield WebhookSender(store, reports, self.config.webhooks, worker, clock=parts.clock, rng=parts.rng,
