@@ -11,6 +11,7 @@ from stayfast.lab.claims.coalesce import Coalesce
 from stayfast.lab.claims.deadline import DEADLINE
 from stayfast.lab.claims.fair import FAIR
 from stayfast.lab.claims.isolation import Isolation
+from stayfast.lab.claims.job_throughput import JobThroughput
 from stayfast.lab.claims.lanes import LANES_CLAIM
 from stayfast.lab.claims.leaks import LEAKS
 from stayfast.lab.claims.mixed import Mixed
@@ -40,5 +41,5 @@ def claims() -> dict[str, Claim]:
                                 Stragglers(),
                                 Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TableClaim(),
                                 BudgetOverhead(), BatchRunClaim(),
-                                DEADLINE, TOOLS, PARTIAL, AGENT)
+                                DEADLINE, TOOLS, PARTIAL, AGENT, JobThroughput())
     return {claim.name: claim for claim in found}
