@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable
 from functools import cache
 from types import GenericAlias
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, cast, get_type_hints
 
 import msgspec
 
@@ -93,8 +93,7 @@ class FrameConnection(asyncio.Protocol):
         self.is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
 
     def data_received(self, data: bytes) -> None:
         received = self._received
