@@ -14,7 +14,7 @@ from typing import Final
 
 APPLICATION_ID: Final = 0x53_46_4A_31  # "SFJ1", in the header of the file
 BUSY_S: Final = 5.0  # longest wait for another process, such as a backup
-CACHE_KIB: Final = 32 * 1024
+CACHE_KIB: Final = 8 * 1024
 LOG_BYTES: Final = 64 * 1024 * 1024  # size to which the write-ahead log is truncated
 CHECKPOINT_PAGES: Final = 4000
 MODE: Final = 0o600
