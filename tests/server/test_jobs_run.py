@@ -1,6 +1,7 @@
 """Jobs in a real gateway: accepted, run, found after a restart; drained, killed and reloaded. Over sockets."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
