@@ -149,3 +149,12 @@ def test_a_killed_worker_of_two_loses_no_job(tmp_path: Path) -> None:
         began_at = time.monotonic()
         until(lambda: all(has_ended(gateway, job_id) for job_id in ids))
         assert time.monotonic() - began_at < 30
+
+
+def test_jobs_of_one_worker_are_run_by_all(tmp_path: Path) -> None:
+    """The store's file is created at the first submission, by the worker that gets it; the other one opens it too."""
+    text = settings(tmp_path).replace("concurrency: 4", "concurrency: 1")
+    with running(tmp_path, 2, text) as gateway:
+        ids = [submit(gateway) for _ in range(3)]
+        until(lambda: len(list((tmp_path / "jobs" / "workers").glob("*"))) >= 2)
+        until(lambda: all(has_ended(gateway, job_id) for job_id in ids))

@@ -116,7 +116,8 @@ async def uploading(limits: HttpLimits | None = None, limit_bytes: int = LIMIT_B
     await server.listen("127.0.0.1", 0)
     running = RunningUploads(app, server)
     try:
-        yield running
+        async with asyncio.timeout(60):  # a lost wake-up fails the test
+            yield running
     finally:
         for client in running.clients:
             client.reset()

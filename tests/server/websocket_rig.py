@@ -154,7 +154,8 @@ async def sockets(socket_limits: WebSocketLimits | None = None,
     await server.listen("127.0.0.1", 0)
     running = RunningSockets(app, server, errors)
     try:
-        yield running
+        async with asyncio.timeout(60):  # a lost wake-up fails the test
+            yield running
     finally:
         for client in running.clients:
             client.reset()

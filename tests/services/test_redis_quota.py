@@ -13,7 +13,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.events import Fanout
 from stayfast.policy.admission.quota import Bucket
 from stayfast.policy.fleet.config import FleetConfig
-from stayfast.policy.fleet.slices import US, WAIT_S, LeaseGrant, LeaseReport
+from stayfast.policy.fleet.slices import RECENT_S, US, WAIT_S, LeaseGrant, LeaseReport
 from stayfast.stores.fleet.quota_calls import QuotaCall, QuotaReply, QuotaStoreLost
 from stayfast.stores.fleet.redis_quota import RedisQuota
 from stayfast.workers.fleet.quota_leases import LeaseMemory, QuotaLeases
@@ -34,10 +34,8 @@ def report(*, wanted: float = 0.0, needed: float = 0.0, spent: float = 0.0, held
            base: tuple[float, float] = (0.0, 0.0), demand: float = 1.0, alone: float = 0.0, full_at_us: int = 0
            ) -> LeaseReport:
     """Of a limit of 100 a minute, in seconds of the bucket."""
-    spent_us, held_us, *base_us, demand_ppm, wanted_us, needed_us, alone_us = (
-        round(number * US) for number in (spent, held, *base, demand, wanted, needed, alone))
-    return LeaseReport(60 * US, spent_us, held_us, base_us[0], base_us[1], demand_ppm, wanted_us, needed_us, alone_us,
-                       full_at_us)
+    numbers = (60, spent, held, *base, demand, wanted, needed, alone)
+    return LeaseReport._make((*(round(number * US) for number in numbers), full_at_us))
 
 
 class Caller:
@@ -60,7 +58,7 @@ class Caller:
 def run_calls(server: RedisServer, tenant: str, test: Callable[[Caller, Caller], Awaitable[None]]) -> None:
     """Two gateways, in a loop of their own."""
     async def main() -> None:
-        store = RedisQuota(server.url, "calls")
+        store = RedisQuota(server.url, "calls", 5.0)
         try:
             await test(Caller(store, tenant, "a"), Caller(store, tenant, "b"))
         finally:
@@ -126,25 +124,26 @@ def test_redis_quota_debt_is_charged_and_all_or_nothing_stays(server: RedisServe
     run_calls(server, "debt", test)
 
 
-def test_redis_quota_what_was_entitled_without_the_server_leaves_no_debt(server: RedisServer) -> None:
+def test_redis_quota_refill_that_a_full_bucket_could_not_take_is_not_charged(server: RedisServer) -> None:
     async def test(a: Caller, _: Caller) -> None:
-        await a.send(report(wanted=50.0))
-        grant = await a.send(report(spent=90.0, base=(0.0, 50.0), alone=40.0))
+        await a.send(report())
+        await asyncio.sleep(RECENT_S + 0.5)  # a full bucket overflows
+        grant = await a.send(report(spent=1.5, alone=1.5))
         assert grant is not None
-        assert grant.level_us == 0
-        grant = await a.send(report(spent=95.0, base=(90.0, 0.0)))
+        assert grant.level_us == 60 * US
+        grant = await a.send(report(spent=6.5, alone=5.0))
         assert grant is not None
-        assert grant.level_us == pytest.approx(-5 * US, abs=SLOW_S * US)
+        assert 55 * US <= grant.level_us <= 56 * US  # what is left of the credit
 
     run_calls(server, "entitled debt", test)
 
 
 def test_redis_quota_entitlements_add_up_to_one_at_most(server: RedisServer) -> None:
-    async def test(a: Caller, other: Caller) -> None:
+    async def test(a: Caller, _: Caller) -> None:
         rng = Random(3)
         callers = [Caller(a.store, a.tenant, f"g{n}") for n in range(6)]
         last: dict[str, int] = {}
-        for _ in range(60):
+        for _n in range(60):
             caller = rng.choice(callers)
             grant = await caller.send(report(demand=rng.choice([0.0, 0.5, 4.0])))
             assert grant is not None
@@ -209,7 +208,6 @@ class Gateways:
             self.buckets.append(leases.bucket(TENANT, LIMIT, CAPACITY, PER_S, clock.now()))
         self.admitted: list[list[float]] = [[] for _ in range(n)]
         self.longest_wait_s = 0.0
-        self.tasks: list[asyncio.Task[None]] = []
 
     async def admit(self, n: int) -> bool:
         """A request, as `Admission` admits it."""
@@ -245,13 +243,11 @@ class Gateways:
 @asynccontextmanager
 async def gateways(server: RedisServer, prefix: str, n: int = 4) -> AsyncIterator[Gateways]:
     fleet = Gateways(server.url, prefix, n)
-    fleet.tasks = [asyncio.create_task(leases.run()) for leases in fleet.all]
+    for leases in fleet.all:
+        leases.begin(asyncio.create_task)
     try:
         yield fleet
     finally:
-        for task in fleet.tasks:
-            task.cancel()
-        await asyncio.gather(*fleet.tasks, return_exceptions=True)
         for leases in fleet.all:
             await leases.close()
 
@@ -284,7 +280,7 @@ def test_gateways_dead_one_leaves_its_share_to_the_others(server: RedisServer) -
         async with gateways(server, "dead", 3) as fleet:
             began_at = time.monotonic()
             await fleet.load((90.0, 20.0, 10.0), 4.0)
-            fleet.tasks[0].cancel()  # as a kill: it gives nothing back
+            await fleet.all[0].stop()  # as a kill: it gives nothing back
             died_at = time.monotonic()
             await fleet.load((0.0, 80.0, 40.0), 5.0)
             took_s = time.monotonic() - died_at
@@ -342,14 +338,15 @@ def test_gateways_unreachable_server_admit_an_equal_part(server: RedisServer) ->
     """From the start: half of the burst, then half of the refill."""
     async def main() -> None:
         fleet = Gateways(server.url.replace("redis://", "redis://:hush@"), "wrong", 2)
-        tasks = [asyncio.create_task(leases.run()) for leases in fleet.all]
+        for leases in fleet.all:
+            leases.begin(asyncio.create_task)
         began_at = time.monotonic()
         await fleet.load((100.0, 0.0), 2.0)
         took_s = time.monotonic() - began_at
         assert CAPACITY / 2 <= fleet.n_since(began_at) <= CAPACITY / 2 + PER_S / 2 * took_s + 3
         assert fleet.all[0].leader.why_lost == "AuthenticationError"
         assert fleet.longest_wait_s < WAIT_S + SLOW_S
-        for task in tasks:
-            task.cancel()
+        for leases in fleet.all:
+            await leases.close()
 
     asyncio.run(main())

@@ -78,7 +78,8 @@ class Process:
         parts = ProcessParts(self._clock, self._rng, observers.sink, self._warn_about_jobs, self.report,
                              self._tasks.spawn)
         self._jobs = JobsHost(settings, observers.current, parts, open_stores=open_job_stores,
-                              is_sweeper=observers.aggregate.peers.n == 0)
+                              is_sweeper=observers.aggregate.peers.n == 0,
+                              has_siblings=bool(observers.aggregate.peers.others))
         system = self._build(settings, None)
         await self._purge_epochs(system, None)
         self._current = ActiveSystem(system)

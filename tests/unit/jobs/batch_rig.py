@@ -18,8 +18,8 @@ from stayfast.jobs.coordinator import BatchCoordinator
 from stayfast.jobs.files import FileService
 from stayfast.jobs.service import JobService
 from stayfast.stores.jobs.base import FileBodies, FileWriter, JobStore
+from stayfast.stores.jobs.file_bodies import DiskFileBodies
 from stayfast.stores.jobs.sqlite import SqliteJobStore
-from tests.unit.jobs.plain_files import PlainFiles
 
 MODEL = "m"
 WORKER = "host:1:0"
@@ -193,7 +193,9 @@ async def batch_rig(folder: Path, **config: Any) -> AsyncIterator[BatchRig]:
     """An empty store in a folder."""
     await asyncio.to_thread(folder.mkdir, exist_ok=True)
     store = SqliteJobStore(folder, SystemClock(), is_inline=True, reserve_bytes=0)
+    files = DiskFileBodies(folder / "files", SystemClock())
     try:
-        yield BatchRig(store, PlainFiles(folder / "files"), JobsConfig(**config))
+        yield BatchRig(store, files, JobsConfig(**config))
     finally:
         await store.close()
+        await files.close()

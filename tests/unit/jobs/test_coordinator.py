@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from stayfast.core.events import Fanout
 from stayfast.core.jobs import Batch, BatchState, Door, JobFilter, JobState
+from stayfast.jobs.coordinator import BatchCoordinator
 from stayfast.jobs.presence import WorkerPresence
 from stayfast.jobs.sweeper import JobSweeper
+from stayfast.testing import RecordingSink
 from stayfast.wire.jobs.lines import MESSAGES_ENDPOINT
 from tests.unit.jobs.batch_rig import CHAT, BatchRig, Life, answer, batch_rig, good_line, parse_lines
 
@@ -230,13 +231,43 @@ def test_sweeper_deletes_the_contents_of_expired_files(tmp_path: Path) -> None:
             expired = await rig.add_file(b"x", expires_s=-1.0)
             stays = await rig.add_file(b"x")
             sweeper = JobSweeper(rig.store, rig.files, WorkerPresence(tmp_path / "workers"), lambda: rig.config,
-                                 sink=Fanout(), on_depths=lambda _: None)
+                                 sink=RecordingSink(), on_depths=lambda _: None)
             sweeping = asyncio.create_task(sweeper.run(sweeps=True))
             while (await rig.store.sweep(max_claims=3)).expired_files:
                 await asyncio.sleep(0.01)
             sweeping.cancel()
-            names = await asyncio.to_thread(lambda: [path.name for path in (tmp_path / "files").iterdir()])
-            assert names == [stays.id]
             assert await rig.store.find_file(expired.id) is None
+            assert await rig.read(stays.id) == b"x"
+            with pytest.raises(KeyError):
+                await rig.read(expired.id)
+
+    asyncio.run(main())
+
+
+def test_unexpected_error_in_a_batch_is_reported_and_the_others_run(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with batch_rig(tmp_path) as rig:
+            broken, good = await rig.create(*LINES), await rig.create(*LINES)
+            reported: list[BaseException] = []
+            is_reported = asyncio.Event()
+            service = rig.service()
+
+            def is_known_model(_: str) -> bool:
+                if not reported:
+                    raise ZeroDivisionError
+                return True
+
+            def report(error: BaseException) -> None:
+                reported.append(error)
+                is_reported.set()
+
+            coordinator = BatchCoordinator(lambda: service, "host:2:0", is_known_model=is_known_model,
+                                           report=report)
+            running = asyncio.create_task(coordinator.run())
+            await asyncio.wait_for(is_reported.wait(), 10.0)
+            running.cancel()
+            assert [type(error) for error in reported] == [ZeroDivisionError]
+            assert await coordinator.step()
+            assert [(await rig.find(batch)).n_total for batch in (broken, good)] == [0, 7]
 
     asyncio.run(main())

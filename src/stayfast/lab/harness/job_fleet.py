@@ -77,6 +77,10 @@ class JobFleet:
                 os.kill(child, signal.SIGKILL)  # its parent starts another one
         return kind
 
+    async def restart_gateway(self, n: int) -> None:
+        """Start a gateway again that was killed."""
+        self.gateways[n] = await self._processes.start_gateway(self._settings)
+
     async def send(self, method: str, path: str, body: bytes = b"",
                    headers: Sequence[tuple[str, str]] = ()) -> WholeResponse:
         """The answer of any gateway. A request without an answer, or with a 502 to 504, is repeated. Raises SetUpFailed."""
@@ -113,7 +117,7 @@ class JobFleet:
         return client
 
     async def _start_worker(self) -> ServerProcess:
-        return await self._processes.start("-m", "stayfast", "work", "--config", self._processes.write_file(self._settings))
+        return await self._processes.start_worker({**self._settings, "workers": 1})
 
 
 async def kill_all(pids: Sequence[int], server: ServerProcess) -> None:

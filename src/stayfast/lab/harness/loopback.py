@@ -99,17 +99,22 @@ def encode_chat_post(base_url: str, body: bytes, headers: bytes = b"") -> bytes:
             b"content-length: %d\r\n%b\r\n%b" % (parts.path.encode(), parts.netloc.encode(), len(body), headers, body))
 
 
+def split_address(base_url: str) -> tuple[str, int]:
+    """Host and port."""
+    parts = urlsplit(base_url)
+    return parts.hostname or "", parts.port or 80
+
+
 async def keep_busy(base_url: str, seconds: float, n_callers: int,
                     numbers: Iterator[int] | None = None) -> tuple[int, int]:
     """Send requests from n_callers connections in a closed loop. Returns the numbers of answers and of failed calls.
 
     numbers: each question contains the next of these; None: all questions are equal.
     """
-    loop, parts = asyncio.get_running_loop(), urlsplit(base_url)
+    loop = asyncio.get_running_loop()
     request = encode_chat_post(base_url, _QUESTION)
     ends_at = loop.time() + seconds
-    address = parts.hostname or "", parts.port or 80
-    callers = [(await loop.create_connection(lambda: _Caller(request, ends_at, numbers), *address))[1]
+    callers = [(await loop.create_connection(lambda: _Caller(request, ends_at, numbers), *split_address(base_url)))[1]
                for _ in range(n_callers)]
     for caller in callers:
         await caller.is_over

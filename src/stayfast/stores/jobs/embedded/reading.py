@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from stayfast.core.jobs import Job, JobEvent, JobFilter, JobResult, JobState, QueueDepth
@@ -63,16 +64,16 @@ def delete(db: sqlite3.Connection, job_id: str) -> bool:
 
 
 def depths(db: sqlite3.Connection) -> list[QueueDepth]:
-    """By route."""
+    """By route. The oldest job is the one that ages first: the same where all jobs of a route age alike."""
     found = []
     for model, n_queued, n_running, n_deferred, n_tokens in db.execute(
             "SELECT * FROM routes WHERE n_queued + n_running + n_deferred > 0").fetchall():
-        oldest = db.execute("SELECT created_at FROM jobs INDEXED BY jobs_oldest WHERE model = ? AND state = 'queued' "
-                            "ORDER BY n LIMIT 1", (model,)).fetchone()
-        earliest = db.execute("SELECT min(deadline_at) FROM jobs INDEXED BY jobs_deadline WHERE model = ? "
-                              "AND state = 'queued' AND deadline_at < 9e999", (model,)).fetchone()
-        found.append(QueueDepth(model, n_queued, n_running, n_deferred, None if oldest is None else oldest[0], earliest[0],
-                                n_tokens))
+        oldest = db.execute("SELECT created_at FROM jobs INDEXED BY jobs_aged WHERE model = ? AND state = 'queued' "
+                            "AND is_deferred = 0 ORDER BY aged_at, n LIMIT 1", (model,)).fetchone()
+        (earliest,) = db.execute("SELECT min(deadline_at) FROM jobs INDEXED BY jobs_deadline WHERE model = ? "
+                                 "AND state = 'queued'", (model,)).fetchone()
+        found.append(QueueDepth(model, n_queued, n_running, n_deferred, None if oldest is None else oldest[0],
+                                None if earliest == inf else earliest, n_tokens))
     return found
 
 

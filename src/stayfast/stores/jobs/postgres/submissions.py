@@ -21,7 +21,7 @@ from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.postgres.connections import columns, to_text
 from stayfast.stores.jobs.postgres.ends import ENDED_BATCHES, JobEnd, end_jobs
 from stayfast.stores.jobs.postgres.records import FIND_ALL, build_job, encode, from_new_job
-from stayfast.stores.jobs.postgres.schema import DEFERRED, READY
+from stayfast.stores.jobs.postgres.schema import DEFERRED, READY, RUNNING
 
 # FOR SHARE: a cancellation of the batch waits until the new lines are visible to it, or is seen here.
 _BATCH_STATES: Final = "SELECT id, state FROM stayfast_batches WHERE id = ANY($1::text[]) ORDER BY id FOR SHARE"
@@ -44,10 +44,10 @@ ON CONFLICT (model, rank, tenant) DO UPDATE
 RETURNING model, rank, tenant, vft"""
 _INSERT_QUEUE: Final = """
 INSERT INTO stayfast_queue (job_id, seq, state, model, tenant, batch_id, rank, vft, cost, n_tokens, created_at, run_at,
-                            deadline_at, aged_at, keep_s, is_reported)
+                            deadline_at, aged_at, keep_s, is_reported, token, worker, started_at, lease_until)
 SELECT * FROM unnest($1::text[], $2::bigint[], $3::smallint[], $4::text[], $5::text[], $6::text[], $7::smallint[],
                      $8::float8[], $9::float8[], $10::bigint[], $11::float8[], $12::float8[], $13::float8[], $14::float8[],
-                     $15::float8[], $16::boolean[])"""
+                     $15::float8[], $16::boolean[], $17::integer[], $18::text[], $19::float8[], $20::float8[])"""
 _FIND_EARLIER: Final = """
 SELECT g.n, (SELECT id FROM (
          SELECT id FROM stayfast_jobs j WHERE j.id = g.id
@@ -69,7 +69,7 @@ async def submit_jobs(connection: Any, jobs: Sequence[NewJob]) -> list[Submitted
         row = stored.pop(to_text(job.id), None)  # the first of several with one id
         if row is not None:
             new.append((job, row))
-            submitted[n] = Submitted(from_new_job(job, row["created_at"]))
+            submitted[n] = Submitted(from_new_job(job, row["created_at"], **_claim_fields(job, row["created_at"])))
     await _enqueue(connection, new)
     stopped = await _end_stopped(connection, [job for job, _ in new], states)
     earlier = {n: job for n, job in enumerate(jobs) if n not in submitted}
@@ -103,11 +103,26 @@ async def _enqueue(connection: Any, new: Sequence[tuple[NewJob, Any]]) -> None:
         finish[flow] += cost
         model, rank, tenant = flow
         queued.append((
-            row["id"], row["seq"], DEFERRED if job.run_at > row["created_at"] else READY, model, tenant,
+            row["id"], row["seq"], _state_of(job, row["created_at"]), model, tenant,
             None if job.batch_id is None else to_text(job.batch_id), rank, finish[flow], cost, job.n_tokens,
             row["created_at"], job.run_at, inf if job.deadline_at is None else job.deadline_at,
-            inf if job.aged_at is None else job.aged_at, job.keep_s, job.is_reported))
-    await connection.execute(_INSERT_QUEUE, *columns(queued, 16))
+            inf if job.aged_at is None else job.aged_at, job.keep_s, job.is_reported,
+            *((0, None, None, None) if job.worker is None else
+              (1, to_text(job.worker), row["created_at"], row["created_at"] + job.lease_s))))
+    await connection.execute(_INSERT_QUEUE, *columns(queued, 20))
+
+
+def _state_of(job: NewJob, now: float) -> int:
+    if job.worker is not None:
+        return RUNNING
+    return DEFERRED if job.run_at > now else READY
+
+
+def _claim_fields(job: NewJob, now: float) -> dict[str, Any]:
+    """Of a job that runs already: its submission is its first claim."""
+    if job.worker is None:
+        return {}
+    return {"state": JobState.RUNNING, "token": 1, "worker": job.worker, "started_at": now}
 
 
 def _flow_of(job: NewJob) -> tuple[str, int, str]:
