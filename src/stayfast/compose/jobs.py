@@ -5,7 +5,7 @@ The store is opened at the start if there is one (its file exists, or an address
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -29,7 +29,6 @@ from stayfast.jobs.terms import QueueTerms
 from stayfast.jobs.webhooks import WebhookSender
 from stayfast.observe.metrics.counters import Labels, Samples
 from stayfast.observe.metrics.definitions import JOBS, JOBS_ALLOWED, JOBS_OLDEST, JOBS_OVERDUE
-from stayfast.pipeline.plan import Route
 from stayfast.pipeline.stages.route import ANY_MODEL
 from stayfast.settings import Settings, read_environment
 from stayfast.stores.base import StoreUnavailable
@@ -203,7 +202,7 @@ class JobsHost:
         return f"<JobsHost {self.folder}: {self.runner!r}>"
 
 
-def depth_rows(depths: Sequence[QueueDepth], routes: Mapping[str, Route], now: float) -> Samples:
+def depth_rows(depths: Sequence[QueueDepth], routes: Container[str], now: float) -> Samples:
     """The gauges of the queue, by route; models of a route to any model are one row. now: Unix seconds."""
     states: Counter[tuple[str, str]] = Counter()
     oldest_s: dict[str, float] = {}
