@@ -1,17 +1,17 @@
 """Metrics of jobs."""
 
 from stayfast.compose.jobs import depth_rows
+from stayfast.core.clock import SystemClock
 from stayfast.core.events import JobEnded, JobLeaseLost, JobReturned, JobsSwept, JobStoreCalled
 from stayfast.core.jobs import QueueDepth
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.job_metrics import JobMetrics
-from stayfast.testing import SimLoop
 
 
 def test_job_facts_are_counted() -> None:
     """By route, door, state, reason and operation."""
-    totals = MetricsSink(SimLoop()).totals
+    totals = MetricsSink(SystemClock()).totals
     JobMetrics(totals).consume([
         JobEnded("m", "batch", "completed", 2.0, 1.0), JobEnded("m", "jobs", "dead", 2.0, 1.0),
         JobReturned("m", "upstream_status", is_failure=True), JobReturned("m", "requests", is_failure=False),
