@@ -221,16 +221,16 @@ class JobRunner:
         if outcome is not None and await self._outcomes.write(outcome):
             await self._announce(running, outcome)
         elif not running.is_lost:
-            self._sink.emit(JobLeaseLost(running.claimed.job.model))
+            self._sink.emit(JobLeaseLost(self._capacity.route_of(running.claimed.job.model)))
 
     async def _announce(self, running: RunningJob, outcome: JobOutcome) -> None:
         job, now = running.claimed.job, self._clock.now()
         run_s = now - running.started_at
         if isinstance(outcome, Release):
-            self._sink.emit(JobReturned(job.model, outcome.why, is_failure=outcome.is_failure))
+            self._sink.emit(JobReturned(self._capacity.route_of(job.model), outcome.why, is_failure=outcome.is_failure))
             return
         waited_s = max(0.0, self._clock.wall() - run_s - max(job.created_at, job.run_at))
-        self._sink.emit(JobEnded(job.model, job.door, outcome.state, waited_s, run_s))
+        self._sink.emit(JobEnded(self._capacity.route_of(job.model), job.door, outcome.state, waited_s, run_s))
         if job.door not in _SILENT:
             with suppress(StoreUnavailable):
                 await self._store.notify(job_topic(job.id))
@@ -260,7 +260,7 @@ class JobRunner:
             running = self._running.get(job_id)
             if running is not None and not running.is_lost:
                 running.is_lost = True
-                self._sink.emit(JobLeaseLost(running.claimed.job.model))
+                self._sink.emit(JobLeaseLost(self._capacity.route_of(running.claimed.job.model)))
                 _cancel(running)
         for job_id in heartbeat.cancelled:
             running = self._running.get(job_id)

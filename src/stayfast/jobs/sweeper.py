@@ -50,7 +50,7 @@ class JobSweeper:
         n_jobs = 0
         with self._presence.dead_workers() as dead:
             for worker in dead:
-                n_jobs += await self._store.recover(worker)
+                n_jobs += await self._store.recover(worker, max_claims=self._config().max_claims)
         if n_jobs:
             self._sink.emit(JobsSwept(n_jobs, 0, 0))
             await self._store.notify(WORK)
