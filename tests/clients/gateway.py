@@ -37,7 +37,9 @@ routes:
     {{upstreams: [chat], model: {model}, timeouts: {{total_s: {brief_s}}}, on_overrun: {{template: Later., partial: true}}}}
   brief-responses: {{<<: *brief, upstreams: [responses]}}
   brief-messages: {{<<: *brief, upstreams: [messages]}}
+  resumable-chat: {{upstreams: [chat], model: {model}, resumable: true}}
 defaults: {{retry: {{max_attempts: 1}}}}
+jobs: {{path: "{folder}/jobs"}}
 """
 
 
@@ -60,7 +62,7 @@ def running_gateway(upstream: Upstream, folder: Path) -> Iterator[Gateway]:
     """A gateway in front of `upstream`, its files in `folder`; ended by SIGTERM, and waited for."""
     settings = folder / "stayfast.yaml"
     settings.write_text(SETTINGS.format(origin=upstream.origin, model=UPSTREAM_MODEL, keepalive_s=KEEPALIVE_S,
-                                        brief_s=BRIEF_S))
+                                        brief_s=BRIEF_S, folder=folder))
     with started(settings, folder) as gateway:
         yield gateway
 

@@ -12,6 +12,8 @@ from stayfast.server.app import GatewayApp
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.config import ServerConfig
 from stayfast.server.http_request import LlmHttpRequest
+from stayfast.server.jobs.app import JobsApp
+from stayfast.server.jobs.table import make_endpoints
 from stayfast.testing import RecordingSink, SimLoop, run
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, get, post
 
@@ -85,8 +87,10 @@ async def talk(loop: SimLoop, parts: list[bytes]) -> tuple[bytes, list[BaseExcep
                           FakeGateway(lambda request: [0.3, 0.3, b"data: a\n\n" if request.stream else ANSWER]))
     current = ActiveSystem(backend)
     tasks = ConnectionTasks(errors.append)
-    app = GatewayApp(current, clock=loop, sink=RecordingSink(), tasks=tasks, entropy=b"12345678",
-                admin_app=AdminApp(current, clock=loop, version="0", is_draining=lambda: False), start_trace=None)
+    admin_app = AdminApp(current, clock=loop, version="0", is_draining=lambda: False)
+    jobs_app = JobsApp(current, clock=loop, sink=RecordingSink(), make_endpoints=make_endpoints)
+    app = GatewayApp(current, clock=loop, sink=RecordingSink(), tasks=tasks, entropy=b"12345678", admin_app=admin_app,
+                     jobs_app=jobs_app, start_trace=None)
     server: HttpServer[LlmHttpRequest] = HttpServer(app, loop, tasks)
     connection = ServerConnection(server)
     wire = Wire(loop, connection)

@@ -14,6 +14,7 @@ from stayfast.core.errors import DeadlineExceeded, StayfastError
 from stayfast.core.types import Allowance, AnswerSummary, Chunk, Request, Stage
 from stayfast.http.server.connection import ServerConnection
 from stayfast.http.server.parser import RequestParser
+from stayfast.jobs.service import JobService
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.backend import ActiveSystem, PurgeFilter, RecentRequestsQuery
@@ -109,13 +110,15 @@ class FakeBackend:
     reason: str | None = None
     asked: list[RecentRequestsQuery] = field(default_factory=list)
     forgotten: list[PurgeFilter] = field(default_factory=list)
+    jobs: JobService | None = None
+    resumable: frozenset[str] = frozenset()
 
     @property
     def together(self) -> "FakeBackend":
         return self
 
     def models(self) -> Sequence[str]:
-        return ["m", "vendor/m-2"]
+        return ["m", "vendor/m-2", *self.resumable]
 
     def unready(self) -> str | None:
         return self.reason
@@ -132,6 +135,9 @@ class FakeBackend:
     async def purge(self, what: PurgeFilter) -> bytes:
         self.forgotten.append(what)
         return b'{"forgotten":3,"gone":[]}'
+
+    async def gateways(self) -> bytes:
+        return b'{"object":"list","data":[],"why_alone":null,"findings":[]}'
 
     async def inspect_answer(self, key: bytes) -> bytes | None:
         return b'{"bytes":5}' if key == bytes(32) else None

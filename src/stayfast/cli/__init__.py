@@ -121,6 +121,10 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--check", action="store_true", help="check the settings and exit")
     serve.add_argument("--worker", help=argparse.SUPPRESS)  # n/N: one of a parent's workers
 
+    work = commands.add_parser("work", help="run jobs from the shared store, without listening")
+    work.add_argument("--config", metavar="FILE", help="settings (default: as for serve)")
+    work.add_argument("--concurrency", metavar="N", help="most jobs at a time (default: the settings')")
+
     check = commands.add_parser("check", help="check a settings file")
     check.add_argument("file", nargs="?", help="settings (default: as for serve)")
 
@@ -137,6 +141,7 @@ def _parser() -> argparse.ArgumentParser:
                         module="stayfast.cli.bench")
 
     _add_cache(commands)
+    _add_jobs(commands)
     _add_warm(commands)
     key = commands.add_parser("key", help="make an API key for a client")
     key.add_argument("name", nargs="?", default="my-app", help="the client's name (default: %(default)s)")
@@ -223,6 +228,29 @@ def _add_cache(commands: "argparse._SubParsersAction[Command]") -> None:
     evaluate.add_argument("--seed", type=int, default=1, help="seed of the random order (default: %(default)s)")
     evaluate.add_argument("--html", metavar="FILE", help="also write a self-contained HTML report")
     evaluate.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_jobs(commands: "argparse._SubParsersAction[Command]") -> None:
+    jobs = commands.add_parser("jobs", help="list, retry or cancel the jobs of a gateway")
+    actions = jobs.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="show the queues and the newest jobs")
+    listing.add_argument("--state", metavar="STATES", help="queued, running, completed, failed, cancelled, expired, dead")
+    dead = actions.add_parser("dead", help="show the dead-letter list: workers died, or retries are used up")
+    for action in (listing, dead):
+        action.add_argument("--tenant", metavar="NAME", help="of one key")
+        action.add_argument("--batch", metavar="ID", help="of one batch")
+        action.add_argument("--after", metavar="JOB", help="older than this job")
+        action.add_argument("--limit", type=int, default=50, metavar="N", help="at most so many (default: %(default)s)")
+    show = actions.add_parser("show", help="show one job, without its prompt and its answer")
+    show.add_argument("job", metavar="JOB", help="its id")
+    retry = actions.add_parser("retry", help="put dead, failed, expired or cancelled jobs back into the queue")
+    cancel = actions.add_parser("cancel", help="cancel jobs")
+    for action in (retry, cancel):
+        action.add_argument("job", metavar="JOB", nargs="+", help="ids")
+    webhooks = actions.add_parser("webhooks", help="show webhooks that are not confirmed, and why")
+    webhooks.add_argument("--retry", metavar="EVENT", action="append", help="first send this failed one again")
+    for action in (listing, dead, show, retry, cancel, webhooks):
+        _add_gateway_options(action)
 
 
 def _add_sim(commands: "argparse._SubParsersAction[Command]") -> None:

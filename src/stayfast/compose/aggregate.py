@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from stayfast import __version__
+from stayfast.compose.fleet_host import Fleet
 from stayfast.core.events import RequestDone
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.collector import MetricsSink
@@ -29,6 +30,7 @@ from stayfast.stores.base import Store, StoreStats, StoreUnavailable
 from stayfast.turns.remote_resume import RemoteTurnPart, ResumeRequest
 from stayfast.turns.served import ServedTurn
 from stayfast.workers.channels import WorkerPeers
+from stayfast.workers.fleet.records import FleetNews, WorkerReport
 
 WITHOUT_A_CALL = ("hit", "semantic", "stale", "coalesced")
 AUDITS = {"begun": "audit_started", "right": "audit_right", "wrong": "audit_wrong"}
@@ -178,13 +180,16 @@ def _merge_learned(worker_states: list[LearnedState], route: str, totals: Totals
             "audits": {name: int(counted.get((route, result), 0)) for name, result in AUDITS.items()}}
 
 
-def encode_purged(worker_states: Iterable[list[PurgedStore]]) -> bytes:
-    """The number of dropped answers; all workers drop the same ones of a shared store."""
+def encode_purged(worker_states: Iterable[list[PurgedStore]], unconfirmed: Mapping[str, str] | None = None) -> bytes:
+    """The number of dropped answers; all workers drop the same ones of a shared store. unconfirmed: gateways that did not
+    confirm, and why; None: there is no fleet.
+    """
     every = [purged for counts in worker_states for purged in counts]
     n_shared = max((purged.n for purged in every if purged.is_shared), default=0)
     gone = sorted({purged.why_unavailable for purged in every if purged.why_unavailable})
-    return msgspec.json.encode({"forgotten": n_shared + sum(purged.n for purged in every if not purged.is_shared),
-                                "gone": gone})
+    gone += [f"gateway {name} did not confirm: {why}" for name, why in (unconfirmed or {}).items()]
+    whole = {"forgotten": n_shared + sum(purged.n for purged in every if not purged.is_shared), "gone": gone}
+    return msgspec.json.encode(whole if unconfirmed is None else whole | {"unconfirmed": sorted(unconfirmed)})
 
 
 def _merge_stores(stats: list[StoreStats]) -> StoreStats:
@@ -227,12 +232,13 @@ _NORMAL_S = 3600.0
 class _Question(msgspec.Struct, frozen=True):
     """A message from one worker to another."""
 
-    what: str  # metrics, list, one, caches, purge, answer, turn
+    what: str  # metrics, list, one, caches, purge, answer, turn, fleet
     query: RecentRequestsQuery = RecentRequestsQuery()
     request_id: str = ""
     purge: PurgeFilter = PurgeFilter()
     key: bytes = b""
     turn: ResumeRequest | None = None
+    news: FleetNews | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +251,7 @@ class WorkerAggregate:
     peers: WorkerPeers
     caches: Caches
     turns: TurnRegistry
+    fleet: Fleet | None = None  # None: in a laboratory
 
     async def start(self) -> None:
         """Take over the counts of this worker's predecessor, and answer the others. Raises OSError."""
@@ -291,11 +298,40 @@ class WorkerAggregate:
                       whole)
 
     async def purge(self, what: PurgeFilter) -> bytes:
-        """Drop stored answers in all workers; their number, as JSON."""
+        """Drop stored answers in all workers of all gateways; their number, as JSON. This gateway first: a shared store is
+        then empty for the others.
+        """
+        purged = await self._purge_workers(what)
+        remote = await self.fleet.purge_elsewhere(what) if self.fleet is not None else None
+        if remote is None:
+            return encode_purged(purged)
+        for result in remote.results:
+            purged += msgspec.msgpack.decode(result, type=list[list[PurgedStore]])
+        return encode_purged(purged, remote.unconfirmed)
+
+    async def purge_here(self, what: PurgeFilter) -> bytes:
+        """A purge of another gateway, in all workers; the result for `purge` there."""
+        return msgspec.msgpack.encode(await self._purge_workers(what))
+
+    async def _purge_workers(self, what: PurgeFilter) -> list[list[PurgedStore]]:
         answers = await self.peers.query(msgspec.msgpack.encode(_Question("purge", purge=what)))
         others = [msgspec.msgpack.decode(answer, type=list[PurgedStore]) for answer in answers.values() if answer]
         silent = [[PurgedStore(why_unavailable=f"worker {n} did not answer") for n, answer in answers.items() if not answer]]
-        return encode_purged([await self.caches.purge(what), *others, *silent])
+        return [await self.caches.purge(what), *others, *silent]
+
+    async def gateways(self) -> bytes:
+        """All gateways of the fleet, as JSON."""
+        return msgspec.json.encode(await self.fleet.gateways(self) if self.fleet is not None else {})
+
+    async def report(self, news: Callable[[int], FleetNews]) -> dict[int, WorkerReport]:
+        """Give each worker its news; the reports of the ones that answered, by number."""
+        if self.fleet is None:
+            return {}
+        own = self.fleet.part.receive(news(self.peers.n))
+        answers = await self.peers.query_each(
+            lambda worker: msgspec.msgpack.encode(_Question("fleet", news=news(worker))))
+        return {self.peers.n: own, **{worker: msgspec.msgpack.decode(answer, type=WorkerReport)
+                                      for worker, answer in answers.items() if answer}}
 
     async def inspect_answer(self, key: bytes) -> bytes | None:
         """The metadata of one stored answer, as JSON; None: no worker has it."""
@@ -349,8 +385,15 @@ class WorkerAggregate:
             case "turn":
                 return msgspec.msgpack.encode(await self.turns.find_turn(question.turn) if question.turn is not None
                                               else None)
+            case "fleet":
+                return self._report_to_speaker(question.news)
             case _:
                 return msgspec.msgpack.encode(self._find_request(question))
+
+    def _report_to_speaker(self, news: FleetNews | None) -> bytes:
+        if self.fleet is None or news is None:
+            return b""
+        return msgspec.msgpack.encode(self.fleet.part.receive(news))
 
     def _list_requests(self, query: RecentRequestsQuery) -> list[RequestSummary]:
         self.flush_events()

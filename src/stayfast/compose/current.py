@@ -18,11 +18,11 @@ from stayfast.observe.tracing.config import Peer
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.plan import Route
-from stayfast.pipeline.stages.admit.admission import Admission
+from stayfast.pipeline.stages.admit.admission import Admission, Admit
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.resilience.stall import TokenFlow
 from stayfast.turns.served import ServedTurn
-from stayfast.upstreams.state.upstream_state import Registry
+from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 from stayfast.workers.fleet.quota_leases import QuotaLeases
 
 GATEWAY = "(gateway)"  # the "upstream" of requests that wait before one is chosen; settings cannot name one like this
@@ -62,6 +62,10 @@ class CurrentSystem:
     def routes(self) -> Mapping[str, Route]:
         return self._running.gateway.router.routes if self._running is not None else {}
 
+    def admission(self) -> Admit | None:
+        """None: no system runs yet."""
+        return self._running.gateway.admit if self._running is not None else None
+
     def turns(self) -> Mapping[str, ServedTurn]:
         return self._running.turns if self._running is not None else {}
 
@@ -70,6 +74,9 @@ class CurrentSystem:
 
     def peers(self) -> Mapping[str, Peer]:
         return self._running.peers if self._running is not None else {}
+
+    def members(self) -> Iterable[UpstreamState]:
+        return self._running.registry if self._running is not None else ()
 
     def in_flight(self) -> Iterable[tuple[str, int]]:
         """Requests in flight, by upstream."""

@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import gc
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 
 import uvloop
@@ -21,6 +22,8 @@ from stayfast.compose.caching import (
     restore_learned,
 )
 from stayfast.compose.engines import Engines, retire_engine
+from stayfast.compose.job_stores import open_job_stores
+from stayfast.compose.jobs import JobsHost, ProcessParts
 from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.events import LoopLag, Sink
@@ -55,28 +58,37 @@ class Process:
         self._rng = Random(os.urandom(16))
         self._tasks = ConnectionTasks(self.report)
         self._engines = Engines(observers.sink, self._clock, self._rng)
-        self._probing: asyncio.Task[None] | None = None
-        self._warming: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self._sharing: asyncio.Task[None] | None = None
+        self._of_system: list[asyncio.Task[None]] = []  # end with the system at a reload
+        self._of_process: list[asyncio.Task[None]] = []
         self._purging: asyncio.Task[None] | None = None  # purges old epochs
         self._reloading = asyncio.Lock()
         self._loading = asyncio.Lock()
         self._system: System | None = None
         self._current: ActiveSystem | None = None
+        self._jobs: JobsHost | None = None
 
-    async def start(self, settings: Settings) -> ActiveSystem:
-        """Build and start; engines become ready later. Raises ValueError or OSError if an engine cannot run here."""
+    async def start(self, settings: Settings, *, needs_jobs: bool = False) -> ActiveSystem:
+        """Build and start; engines become ready later. Raises ValueError or OSError if an engine cannot run here.
+        needs_jobs: open their store even if it does not exist yet.
+        """
         await self._observers.aggregate.start()
         if self._engine_addresses is None:
             await self._engines.start_missing(settings.engines)
+        observers = self._observers
+        parts = ProcessParts(self._clock, self._rng, observers.sink, self._warn_about_jobs, self.report,
+                             self._tasks.spawn)
+        self._jobs = JobsHost(settings, observers.current, parts, open_stores=open_job_stores,
+                              is_sweeper=observers.aggregate.peers.n == 0,
+                              has_siblings=bool(observers.aggregate.peers.others))
         system = self._build(settings, None)
         await self._purge_epochs(system, None)
         self._current = ActiveSystem(system)
         self._begin(system)
-        self._watching = self._tasks.spawn(watch_loop(self._clock, self._observers.sink))
+        self._of_process.append(self._tasks.spawn(watch_loop(self._clock, self._observers.sink)))
         if self._observers.worker_sync is not None:
-            self._sharing = self._tasks.spawn(self._observers.worker_sync.run())
+            self._of_process.append(self._tasks.spawn(self._observers.worker_sync.run()))
+        self._observers.fleet.start(self._observers.aggregate, self._tasks.spawn)
+        await self._jobs.start(is_needed=needs_jobs)
         if self._observers.leases is not None:
             self._observers.leases.begin(self._tasks.spawn)
         return self._current
@@ -86,15 +98,23 @@ class Process:
         tracing = self._observers.tracing
         return ServerHooks(clock=self._clock, sink=self._observers.sink, entropy=os.urandom(8), version=__version__,
                     on_error=self.report, on_listening=on_listening, on_draining=on_draining,
-                    on_reload=self._on_reload, start_trace=tracing.start_trace if tracing is not None else None,
+                    on_reload=self.reload, start_trace=tracing.start_trace if tracing is not None else None,
                     held_bytes=self._observers.held)
 
+    def drain(self) -> None:
+        """Claim no more jobs."""
+        if self._jobs is not None:
+            self._jobs.drain()
+
     async def stop(self) -> None:
-        """End probes, turns and engines."""
+        """End jobs, probes, turns and engines. Running jobs have the rest of the drain."""
+        if self._jobs is not None:
+            await self._jobs.stop()
         self._observers.aggregate.turns.cancel_all()
-        for task in (self._probing, self._warming, self._watching, self._sharing, self._purging):
+        for task in (*self._of_system, *self._of_process, self._purging):
             if task is not None:
                 task.cancel()
+        await self._observers.fleet.close(self._observers.aggregate)
         if self._observers.leases is not None:
             await self._observers.leases.close()
         for log in label_logs(self._system.gateway.router.routes) if self._system is not None else ():
@@ -113,7 +133,8 @@ class Process:
         self._observers.log.write_event("unexpected_error", level="error", kind=type(error).__name__,
                                 detail=", ".join(frames[-_N_FRAMES:]))
 
-    def _on_reload(self) -> None:
+    def reload(self) -> None:
+        """SIGHUP."""
         self._tasks.spawn(self._reload())
 
     async def _reload(self) -> None:
@@ -152,7 +173,11 @@ class Process:
         engines: dict[str, EngineEndpoint] = {name: self._engines[name] if engine_addresses is None else ParentEngine(name,
                                                                                                                 engine_addresses)
                                   for name in settings.engines}
-        return build(settings, self._observers, engines, self._clock, self._rng, old=old)
+        jobs = self._jobs.make_service(settings) if self._jobs is not None else None
+        return build(settings, self._observers, engines, self._clock, self._rng, old=old, jobs=jobs)
+
+    def _warn_about_jobs(self, why: str) -> None:
+        self._observers.log.write_event("jobs_unavailable", level="warning", detail=why)
 
     async def _purge_epochs(self, system: System, old: System | None) -> None:
         """Drop the answers of old epochs; if a store does not respond in time, continue in the background."""
@@ -168,12 +193,15 @@ class Process:
                 await tried.wait()
 
     def _begin(self, system: System) -> None:
-        for task in (self._probing, self._warming):
-            if task is not None:
-                task.cancel()
-        self._probing = self._tasks.spawn(system.prober.run())
-        self._warming = self._tasks.spawn(system.refresher.run()) if system.refresher is not None else None
+        for task in self._of_system:
+            task.cancel()
+        self._of_system = [self._tasks.spawn(system.prober.run())]
+        if system.refresher is not None:
+            self._of_system.append(self._tasks.spawn(system.refresher.run()))
         self._system = system
+        if self._jobs is not None:
+            self._jobs.settings = system.settings
+        self._observers.fleet.begin(system.settings, system.registry)
         if system.embedding is not None:
             self._tasks.spawn(self._load_embedder(system, system.embedding))
         elif why := explain_missing_packages(system.settings):
@@ -203,6 +231,36 @@ def serve(settings: Settings, *, siblings: WorkerPeers, n_workers: int, reload: 
           engines: EngineAddresses | None,
           on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> int:
     """Serve until a signal; returns the exit status. engines: None: this process runs them itself."""
+    async def answer_requests(process: Process, current: ActiveSystem, draining: Callable[[], None]) -> int:
+        return await run(current, process.make_hooks(on_listening, draining), reuse_port=n_workers > 1)
+
+    return run_process(settings, siblings=siblings, n_workers=n_workers, reload=reload, engines=engines,
+                       on_draining=on_draining, until_stopped=answer_requests)
+
+
+def work(settings: Settings, *, reload: Callable[[], Settings], on_started: Callable[[], None]) -> int:
+    """Run jobs until a signal, without a listener; returns the exit status."""
+    async def wait_for_signal(process: Process, _: ActiveSystem, draining: Callable[[], None]) -> int:
+        is_stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+        handlers = {signal.SIGTERM: is_stopping.set, signal.SIGINT: is_stopping.set, signal.SIGHUP: process.reload}
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        on_started()
+        await is_stopping.wait()
+        draining()
+        return 0
+
+    return run_process(settings, siblings=WorkerPeers(), n_workers=1, reload=reload, engines=None,
+                       on_draining=lambda: None, until_stopped=wait_for_signal, needs_jobs=True)
+
+
+UntilStopped = Callable[[Process, ActiveSystem, Callable[[], None]], Awaitable[int]]
+
+
+def run_process(settings: Settings, *, siblings: WorkerPeers, n_workers: int, reload: Callable[[], Settings],
+                engines: EngineAddresses | None, on_draining: Callable[[], None], until_stopped: UntilStopped,
+                needs_jobs: bool = False) -> int:
+    """One process from start to stop; returns the exit status. until_stopped: calls its argument when the drain begins."""
     worker = siblings.n
 
     async def main() -> int:
@@ -220,17 +278,19 @@ def serve(settings: Settings, *, siblings: WorkerPeers, n_workers: int, reload: 
         observers.log.write_event("descriptor_limit", before=before, after=after, clients=min(client_share(after),
                           settings.server.max_connections), worker=worker)
         try:
-            current = await process.start(settings)
+            current = await process.start(settings, needs_jobs=needs_jobs)
             gc.collect()
             gc.freeze()  # these objects stay alive: a full collection, during which requests wait, need not scan them
             gc.set_threshold(*_GC_THRESHOLDS)
 
             def draining() -> None:
                 observers.batch.flush()
+                observers.fleet.part.is_draining = True
                 observers.log.write_event("draining", worker=worker)
+                process.drain()
                 on_draining()
 
-            status = await run(current, process.make_hooks(on_listening, draining), reuse_port=n_workers > 1)
+            status = await until_stopped(process, current, draining)
             observers.batch.flush()
             observers.log.write_event("stopped", status=status, worker=worker)
         finally:

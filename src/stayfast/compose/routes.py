@@ -6,6 +6,7 @@ from hashlib import sha256
 
 from stayfast.compose.caching import SemanticCaches, Stores, affinity_config, make_planner
 from stayfast.core.clock import Clock
+from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.events import Sink
 from stayfast.observe.metrics.counters import Samples
 from stayfast.observe.metrics.definitions import CACHE_BYTES, CACHE_ENTRIES, PREDICTOR_ERROR
@@ -190,12 +191,19 @@ def queue_outlook(routes: Mapping[str, Route], registry: Registry, common: Share
         member.predict_ttft()
 
     def predict_ttft_s(request: AdmissionRequest) -> float | None:
-        """Of the quickest upstream of the route; None if there is no prediction for any of them."""
+        """Of the quickest upstream of the route; None if there is no prediction for any of them. Where this process has few
+        answers, the times of other processes are used.
+        """
         route = routes.get(request.model) or routes.get(ANY_MODEL)
-        targets = route.targets if route is not None else ()
-        predicted = [target.member.predictors.predict_s(target.upstream_model(request.model)[1], request.n_input)
-                     for target in targets if target.member.predictors is not None]
-        return min((seconds for seconds in predicted if seconds is not None), default=None)
+        predicted = []
+        for target in route.targets if route is not None else ():
+            at, predictors = target.upstream_model(request.model), target.member.predictors
+            seconds = predictors.predict_s(at[1], request.n_input) if predictors is not None else None
+            if seconds is None and route is not None:
+                seconds = route.hedging.estimate_ttft_s(at, int(request.n_input) * BYTES_A_TOKEN)
+            if seconds is not None:
+                predicted.append(seconds)
+        return min(predicted, default=None)
 
     return QueueOutlook(predict_ttft_s, lambda: sum(member.n_waiting for member in registry), common)
 

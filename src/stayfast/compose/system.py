@@ -11,7 +11,16 @@ from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate
 from stayfast.compose.assembly import assemble
 from stayfast.compose.caching import SemanticCaches, Stores, make_embedding, make_refresher, make_stores, prefix_state
 from stayfast.compose.current import CurrentSystem, Running
-from stayfast.compose.fleet import limit_rate, make_quota_leases, quota_state, shared_buckets, tenant_quotas
+from stayfast.compose.fleet import (
+    boot_name,
+    gateway_id,
+    limit_rate,
+    make_quota_leases,
+    quota_state,
+    shared_buckets,
+    tenant_quotas,
+)
+from stayfast.compose.fleet_host import Fleet
 from stayfast.compose.routes import bind_routes, make_routes, models_requested, queue_outlook, tier_of
 from stayfast.compose.state import state_report
 from stayfast.compose.telemetry import make_span_exporter, peer_addresses
@@ -21,6 +30,7 @@ from stayfast.core.held_bytes import HeldBytes
 from stayfast.core.types import Api
 from stayfast.engine.config import TINY
 from stayfast.http.client.client import HttpClient, HttpConfig
+from stayfast.jobs.service import JobService
 from stayfast.observe.fact_batch import FactBatch, FactConsumer
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics.collector import MetricsSink
@@ -65,7 +75,8 @@ class Observers:
         self.writer = LineWriter(log_config(settings))
         self.log = LogSink(log_config(settings), self.writer, clock)
         self.metrics = MetricsSink(clock, slo_bounds_s(settings), lost=self._lost, in_flight=current.in_flight,
-                                   queued=current.queued, gauges=current.gauges, counters=current.counters)
+                                   queued=current.queued, gauges=lambda: current.gauges() | self.fleet.gauges(),
+                                   counters=lambda: current.counters() | self.fleet.counters())
         self.recent = RecentRequests(settings.recent)
         self.tracing = make_span_exporter(settings, self.log, current.peers)
         self.held = HeldBytes(settings.server.max_buffered_bytes)
@@ -75,10 +86,12 @@ class Observers:
                                             self.tracing, ThroughputMonitor(clock, current.flows)]
         self.batch = FactBatch(*[listener for listener in listeners if listener is not None])
         self.sink: Sink = sink or self.batch
-        self.leases = make_quota_leases(settings, siblings, clock, self.sink)
-        self.aggregate = WorkerAggregate(self.metrics, self.recent, self.batch.flush, siblings or WorkerPeers(),
-                                        Caches(current.routes), TurnRegistry(current.turns))
+        gateway = gateway_id(settings.fleet, boot_name(siblings))
+        self.leases = make_quota_leases(gateway, settings, siblings, clock, self.sink)
         self.worker_sync = make_worker_sync(siblings, clock)
+        self.fleet = Fleet(gateway, settings, current, siblings, self.worker_sync, clock=clock, log=self.log.write_event)
+        self.aggregate = WorkerAggregate(self.metrics, self.recent, self.batch.flush, siblings or WorkerPeers(),
+                                        Caches(current.routes), TurnRegistry(current.turns), self.fleet)
         self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))
 
     def _lost(self) -> list[tuple[str, int]]:
@@ -118,6 +131,7 @@ class System:
     embedding: Embedders | None = None  # None: no semantic cache, or its packages are missing
     leases: QuotaLeases | None = None  # None: no other gateway shares the quotas
     refresher: PrefixRefresher | None = None  # None: no route has a budget for refreshing prompt caches
+    jobs: JobService | None = None  # None: this process has none
 
     @property
     def config(self) -> ServerConfig:
@@ -125,6 +139,10 @@ class System:
 
     def models(self) -> Sequence[str]:
         return self.gateway.router.model_names
+
+    @property
+    def resumable(self) -> frozenset[str]:
+        return frozenset(name for name, route in self.settings.routes.items() if route.resumable)
 
     def unready(self) -> str | None:
         """Why it is not ready yet. Ready at once if no upstream is to be probed."""
@@ -145,9 +163,9 @@ class System:
 
 
 def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,
-          old: System | None = None) -> System:
+          old: System | None = None, jobs: JobService | None = None) -> System:
     """The whole system for one set of settings. doors: to the embedded engines, by upstream. old: at a reload; upstreams
-    with unchanged settings keep their connections, counts and health.
+    with unchanged settings keep their connections, counts and health. jobs: with the same settings.
     """
     sink, as_one = observers.sink, observers.worker_sync
     observers.held.resize(settings.server.max_buffered_bytes)
@@ -175,7 +193,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()),
                                    peer_addresses(settings), observers.leases))
     return System(settings, gateway, registry, prober, observers.aggregate, open_stores, turns, embedding=embeds,
-                  leases=observers.leases, refresher=make_refresher(named, registry, clock, sink))
+                  leases=observers.leases, refresher=make_refresher(named, registry, clock, sink), jobs=jobs)
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,

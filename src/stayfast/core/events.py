@@ -200,6 +200,7 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     saved_usd: float | None = None  # original cost of the cached answer; None: no cache hit, or no price is set
     cache_key: bytes | None = None  # of the cached answer, or of the entry that stores this answer
     params: RequestParams | None = None  # None: not traced
+    role: str = ""  # job: an attempt at a job; empty: a request of a client
 
     @property
     def own_s(self) -> float | None:
@@ -393,10 +394,51 @@ class ConnectionsClosed(msgspec.Struct, frozen=True, gc=False):
     n_silent: int  # idle connections that remain
 
 
+class JobEnded(msgspec.Struct, frozen=True, gc=False):
+    """A job of this process ended. waited_s: from its creation, or the instant it was due, to its last claim."""
+
+    route: str  # as its client named it
+    door: str
+    state: str
+    waited_s: float
+    run_s: float
+
+
+class JobReturned(msgspec.Struct, frozen=True, gc=False):
+    """A claimed job went back to the queue. why: a code. is_failure: an attempt failed, and another follows."""
+
+    route: str
+    why: str
+    is_failure: bool
+
+
+class JobLeaseLost(msgspec.Struct, frozen=True, gc=False):
+    """The claim of a running job was superseded; its result is discarded."""
+
+    route: str
+
+
+class JobsSwept(msgspec.Struct, frozen=True, gc=False):
+    """What one sweep of the store of jobs changed, if anything."""
+
+    n_recovered: int
+    n_dead: int
+    n_expired: int
+
+
+class JobStoreCalled(msgspec.Struct, frozen=True, gc=False):
+    """A call to the store of jobs ended. result: ok, full, unavailable."""
+
+    what: str
+    result: str
+    seconds: float
+
+
 Fact = (StageDone | TokenGaps | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused
         | ProbeFailed | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreCallDone
         | StoreChanged | PrefixFinding | SemanticLookup | SemanticJudged | JudgeUnclear | Renewed | Retried | Ejected
-        | TurnFailed | KeysFailed | ConnectionsClosed | DescriptorsExhausted)
+        | TurnFailed | KeysFailed | ConnectionsClosed | DescriptorsExhausted | JobEnded | JobReturned | JobLeaseLost
+        | JobsSwept | JobStoreCalled)
 
 
 def describe_budget(spent: float, budget: float) -> str:

@@ -67,6 +67,9 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     line: int | None = None  # in its batch, from 1
     custom_id: str | None = None
     metadata: Mapping[str, str] = {}
+    is_reported: bool = False  # by webhooks, when it ends
+    worker: str | None = None  # it runs already at this worker: stored as its first claim, for `lease_s`
+    lease_s: float = 0.0
 
 
 class Job(msgspec.Struct, frozen=True, gc=False):
@@ -227,6 +230,7 @@ class Batch(msgspec.Struct, frozen=True):
     idempotency_key: str | None = None
     digest: bytes = b""
     token: int = 0  # claims by coordinators
+    is_reported: bool = False  # by webhooks, when it ends
 
     @property
     def n_ended(self) -> int:
@@ -256,3 +260,18 @@ class QueueDepth(msgspec.Struct, frozen=True):
     oldest_at: float | None = None  # creation of the oldest queued job
     earliest_deadline_at: float | None = None  # of the queued jobs
     n_queued_tokens: int = 0
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The end of a job or batch that webhooks report. Stored in the transaction that ends it, if it `is_reported`."""
+
+    id: str  # evt_ and the id of the job or batch
+    subject_id: str
+    is_batch: bool
+    created_at: float
+    n_attempts: int = 0
+    next_at: float = 0.0  # of the next attempt
+    delivered: tuple[str, ...] = ()  # digests of the addresses that have confirmed it
+    is_failed: bool = False  # the attempts are used up: listed until it is purged
+    why: str = ""  # of the last failure
+    token: int = 0  # claims by senders

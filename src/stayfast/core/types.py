@@ -65,6 +65,7 @@ class Stage(Word):
 ADMIT, CACHE, CONTEXT, ROUTE, CALL, RELAY, SETTLE = Stage
 
 
+JOB = "job"  # role of an attempt at a job: its client waits elsewhere, if at all
 FROM_CACHE = "(cache)"  # the name of the cache where an upstream is named; settings cannot use it
 
 
@@ -103,6 +104,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     client_timeout_s: float | None = None  # the client's own time-out, if its body states one
     cache: CacheControl | None = None  # from its body
     previous_response_id: str | None = None  # responses: the stored response that it continues
+    is_background: bool = False  # responses: the client polls for the answer
     is_stored: bool = False  # stored by the provider's default: avoid a second attempt, though no response depends on it yet
 
 

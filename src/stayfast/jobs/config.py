@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Annotated, Literal
 
 from stayfast.core.setting import Secret, SettingDoc, check_bounds
+from stayfast.wire.jobs.webhooks import EVENT_TYPES, decode_secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,13 @@ class WebhookConfig:
     events: Annotated[tuple[str, ...], SettingDoc(
         "Event types, such as batch.completed, response.failed, job.completed. Empty: all.")] = ()
     tenants: Annotated[tuple[str, ...], SettingDoc("Only the work of these keys. Empty: of all.")] = ()
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        decode_secret(self.secret.reveal())
+        for kind in self.events:
+            if kind not in EVENT_TYPES:
+                raise ValueError(f"events: {kind!r} is not one of {', '.join(sorted(EVENT_TYPES))}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,17 @@
 
 import asyncio
 from collections.abc import Sequence
+from os import getpid
+from secrets import token_hex
+
+from msgspec import structs
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, Shed, StayfastError
-from stayfast.core.jobs import Job, JobEvent, JobFilter, JobResult, NewJob, Submitted
+from stayfast.core.jobs import Door, Job, JobEvent, JobFilter, JobResult, NewJob, Submitted
 from stayfast.jobs.config import JobsConfig
+from stayfast.jobs.terms import QueueTerms
+from stayfast.policy.admission.priority import Points
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import FileBodies, JobStore, StoreFull
 
@@ -14,6 +20,7 @@ WORK = "work"  # the topic of new jobs
 POLL_S = 1.0  # a lost notification delays a waiter by this much
 FULL_RETRY_S = 30.0
 UNAVAILABLE_RETRY_S = 5.0
+REPORTED_DOORS = frozenset((Door.JOBS, Door.ASYNC, Door.RESPONSES))  # a batch is reported as a whole
 
 
 def job_topic(job_id: str) -> str:
@@ -26,11 +33,15 @@ class JobService:
     503 for a store that is full or unavailable.
     """
 
-    def __init__(self, store: JobStore, files: FileBodies, config: JobsConfig, clock: Clock) -> None:
+    def __init__(self, store: JobStore, files: FileBodies, config: JobsConfig, clock: Clock,
+                 terms: QueueTerms | None = None, *, worker: str = "") -> None:
+        """terms: None: every tenant has the same. worker: of the streams that this process generates itself."""
         self.store = store
         self.files = files
         self.config = config
         self.clock = clock
+        self.worker = worker or f"gateway:{token_hex(6)}:{getpid()}"
+        self.terms = terms or QueueTerms(config, {}, Points())
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         """Store jobs of one tenant; durable when it returns. Raises Shed (429 beyond `max_queued`, 503)."""
@@ -40,11 +51,20 @@ class JobService:
                 raise Shed(f"Too many unfinished jobs: {n_unfinished} of at most {self.config.max_queued}. Wait until some "
                            "have ended.", reason="jobs_queued", status=429, code="too_many_jobs",
                            retry_after_s=FULL_RETRY_S)
-            submitted = await self.store.submit(jobs)
+            submitted = await self.store.submit([self._mark_reported(job) for job in jobs])
             await self.store.notify(WORK)
         except StoreUnavailable as error:
             raise store_error(error) from None
         return submitted
+
+    def has_webhook(self, tenant: str | None) -> bool:
+        """Whether a webhook may report the work of a tenant."""
+        return any(not webhook.tenants or tenant in webhook.tenants for webhook in self.config.webhooks)
+
+    def _mark_reported(self, job: NewJob) -> NewJob:
+        if job.door not in REPORTED_DOORS or not self.has_webhook(job.tenant):
+            return job
+        return structs.replace(job, is_reported=True)
 
     async def submit_one(self, job: NewJob) -> Job:
         """The stored job: this one, or the earlier one of the same idempotency key. Raises Rejected (409) for a conflict."""

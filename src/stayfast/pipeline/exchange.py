@@ -15,7 +15,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.events import StageDone, Trace
 from stayfast.core.steps import StepDone
-from stayfast.core.types import CacheControl, EventsOptions, Request, Stage
+from stayfast.core.types import JOB, CacheControl, EventsOptions, Request, Stage
 from stayfast.pipeline.attempts.attempt import Attempt, is_sdk_retry
 from stayfast.pipeline.cache.route_cache import CacheResult
 from stayfast.pipeline.plan import Plan, RoutePolicy, StartedAnswer
@@ -165,7 +165,8 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     urgency: Urgency | None = None  # None: the client set none
     cache: CacheControl | None = None  # from the request's headers
     events: EventsOptions | None = None  # the client accepts a turn's typed events
-    role: str = ""  # of a request that no client sent: refresh, audit, judge, verify
+    role: str = ""  # of a request that no client sent: refresh, audit, judge, verify, job
+    notes: tuple[str, ...] = ()  # for the record of the request
 
     @property
     def is_sdk_retry(self) -> bool:
@@ -176,6 +177,13 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     def is_refresh(self) -> bool:
         """Whether this is a background call of `pipeline.refresh`."""
         return self.role in (REFRESH, AUDIT)
+
+    @property
+    def is_job(self) -> bool:
+        """Whether this is an attempt at a job: it has the lowest priority and no hedges, is retried instead of degraded, and
+        teaches nothing about the requests of waiting clients.
+        """
+        return self.role == JOB
 
     @property
     def is_judgement(self) -> bool:
@@ -260,6 +268,8 @@ class Exchange:
         self.ledger = Ledger(timers.clock, arrival.accepted_at, deadline_at, budget)
         self.timeouts = RequestTimeouts(timers, deadline_at, total_s)
         self.record = record or OutcomeRecord()
+        if arrival.notes:
+            self.record.add_notes(arrival.notes)
 
     def enter(self, stage: Stage) -> None:
         """Begin the next stage. Until the one after it, every wait of the request ends with this stage's time."""

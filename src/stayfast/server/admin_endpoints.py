@@ -19,6 +19,7 @@ from stayfast.server.backend import ActiveSystem, PurgeFilter, RecentRequestsQue
 from stayfast.server.openapi import document
 from stayfast.server.paths import (
     CACHE,
+    GATEWAYS,
     MAX_LISTED,
     METRICS,
     MODELS,
@@ -111,6 +112,9 @@ class AdminApp:
         if path == STATE:
             self._require_admin(scope)
             return self._current.backend.state()
+        if path == GATEWAYS:
+            self._require_admin(scope)
+            return await self._current.backend.together.gateways()
         if path == CACHE:
             return await self._caches(scope)
         key = parse_cache_key(path)

@@ -30,6 +30,7 @@ from stayfast.http.server.response import (
     stream_head,
     whole_response,
 )
+from stayfast.http.server.websocket_handshake import UPGRADE_LINES
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.auth import FailedKeys
@@ -39,6 +40,7 @@ from stayfast.server.http_request import (
     HOP,
     LLM_ENDPOINTS,
     LlmHttpRequest,
+    RequestIds,
     body_deadline_s,
     check_host,
     check_media,
@@ -49,9 +51,15 @@ from stayfast.server.http_request import (
     parse_caller_trace,
     parse_events_wish,
     parse_hops,
+    parse_later_wish,
     parse_sdk_timeout_s,
     parse_urgency,
 )
+from stayfast.server.job_paths import find_template
+from stayfast.server.jobs.app import JobsApp, send_reply
+from stayfast.server.jobs.endpoint import EndpointReply
+from stayfast.server.jobs.llm_doors import LlmDoors
+from stayfast.server.jobs.resumable import LiveStreams
 from stayfast.server.paths import (
     METRICS,
     OPEN_PATHS,
@@ -67,8 +75,6 @@ from stayfast.wire.request_body import decode
 from stayfast.wire.sse import encode_comment
 from stayfast.wire.stream_report import add_report
 
-_STRIDE = 0x9E3779B97F4A7C15  # odd, so its multiples run through all 64-bit numbers before one repeats
-_MASK = (1 << 64) - 1
 _MIN_KEEPALIVE_S = 0.1  # a client's header sets the interval; 1e-9 would use up the loop's time
 _SET_BY_SERVER = frozenset(("x-request-id", "content-length", "connection"))
 _ASGI_RESERVED = frozenset((b"date", b"server-timing", b"x-request-id"))
@@ -84,34 +90,24 @@ _INTERNAL_ERROR = "Internal error. The gateway's log has the cause."
 StartTrace = Callable[[Trace | None], Trace | None]  # from the caller's span to the request's own
 
 
-class RequestIds:
-    """Ids that do not repeat in this process, and almost certainly not in another. One loop's."""
-
-    __slots__ = ("_at",)
-
-    def __init__(self, entropy: bytes) -> None:
-        self._at = int.from_bytes(entropy[:8])
-
-    def next(self) -> str:
-        """A new id: `req_` and 16 hex digits."""
-        self._at = at = (self._at + _STRIDE) & _MASK
-        return f"req_{at:016x}"
-
-
 class GatewayApp:
     """What all requests of one loop share: the running system, request ids, the headers of every response."""
 
-    __slots__ = ("active", "admin_app", "clock", "date", "failed_keys", "held_bytes", "ids", "sink", "start_trace", "tasks")
+    __slots__ = ("active", "admin_app", "clock", "date", "doors", "failed_keys", "held_bytes", "ids", "jobs_app", "sink",
+                 "start_trace", "tasks")
 
     request_type = LlmHttpRequest
 
     def __init__(self, current: ActiveSystem, *, clock: Clock, sink: Sink, tasks: ConnectionTasks, entropy: bytes,
-                 admin_app: AsgiApp, start_trace: StartTrace | None, held_bytes: HeldBytes | None = None) -> None:
+                 admin_app: AsgiApp, jobs_app: JobsApp, start_trace: StartTrace | None,
+                 held_bytes: HeldBytes | None = None) -> None:
         self.active = current
         self.clock = clock
         self.sink = sink
         self.tasks = tasks
         self.admin_app = admin_app
+        self.jobs_app = jobs_app  # for the paths of server.job_paths
+        self.doors = LlmDoors(current, clock, LiveStreams(clock, tasks.report_error))
         self.start_trace = start_trace  # None: no tracing; the caller's span is passed on
         self.held_bytes = held_bytes if held_bytes is not None else HeldBytes(current.config.max_buffered_bytes)
         self.ids = RequestIds(entropy)
@@ -141,7 +137,13 @@ class GatewayApp:
                     parse_hops(fields)
         except (Rejected, Shed) as error:
             return error
-        return shutting_down_error() if is_refusing and api is not None else None
+        is_job = api is None and find_template(path) is not None
+        if is_refusing and (api is not None or (is_job and request.method == "POST")):
+            return shutting_down_error()
+        limit_bytes = self.jobs_app.upload_limit_bytes(request.method, path) if is_job else None
+        if limit_bytes is not None:
+            request.stream_body(limit_bytes)
+        return None
 
     def handle(self, connection: ServerConnection[LlmHttpRequest], request: LlmHttpRequest) -> Coroutine[Any, Any, None]:
         return (answer_llm if request.api is not None else answer_other)(self, connection, request)
@@ -160,6 +162,11 @@ class GatewayApp:
         """The time since the request's first byte, as a `Server-Timing` value."""
         return f"total;dur={(self.clock.now() - request.accepted_at) * 1e3:.2f}"
 
+    def own_lines(self, request: LlmHttpRequest) -> bytes:
+        """The header lines of a response that an application writes."""
+        return b"server-timing: %b\r\n%b" % (self.total_timing(request).encode(),
+                                             self.common_headers(self.request_id(request)))
+
     def render_error(self, request: LlmHttpRequest, error: StayfastError, *, keep_alive: bool, more: bytes = b"") -> bytes:
         """A whole error response in the dialect of the path. `more`: header lines."""
         request_id = self.request_id(request)
@@ -173,6 +180,8 @@ class GatewayApp:
             lines.append(("www-authenticate", "Bearer"))
         elif status == HTTPStatus.METHOD_NOT_ALLOWED:
             lines.append(("allow", ", ".join(allowed_methods(request.path))))
+        elif status == HTTPStatus.UPGRADE_REQUIRED:
+            lines.extend(UPGRADE_LINES)
         head = status_line(status) + header_lines(lines) + self.common_headers(request_id) + more
         return whole_response(head, body, connection_line(request, keep_alive=keep_alive), has_body=request.method != "HEAD")
 
@@ -230,21 +239,24 @@ async def answer_llm(app: GatewayApp, connection: ServerConnection[LlmHttpReques
 
 
 async def answer_other(app: GatewayApp, connection: ServerConnection[LlmHttpRequest], request: LlmHttpRequest) -> None:
-    """A request to any other path, by the ASGI application."""
+    """A request to any other path, by an ASGI application."""
     request_id = app.request_id(request)
-
-    def own_lines() -> bytes:
-        return b"server-timing: %b\r\n%b" % (app.total_timing(request).encode(), app.common_headers(request_id))
-
-    response = AsgiResponse(connection, request, own_lines, _ASGI_RESERVED)
-    scope = make_scope(request, connection.peer_address(), {"request_id": request_id, "tenant": request.tenant})
+    response = AsgiResponse(connection, request, lambda: app.own_lines(request), _ASGI_RESERVED)
+    scope = make_scope(request, connection.peer_address(), {
+        "request_id": request_id, "tenant": request.tenant, "accepted_at": request.accepted_at})
+    answer = app.jobs_app if find_template(request.path) is not None else app.admin_app
     try:
-        await app.admin_app(scope, response.receive, response.send)
+        await answer(scope, response.receive, response.send)
         if not response.is_whole:
             raise RuntimeError("the ASGI application returned before its response was complete")
     except asyncio.CancelledError:
         connection.abort()
         raise
+    except StayfastError as error:  # of the body: too large, too slow, malformed
+        if response.has_started:
+            connection.close()
+        else:
+            connection.respond_error(request, error)
     except Exception as error:  # noqa: BLE001  # the Task's boundary
         connection.report_error(error)
         if response.has_started:
@@ -283,7 +295,9 @@ class ResponseWriter:
                               parse_client_timeout_s(fields), parse_sdk_timeout_s(fields), trace, parse_urgency(fields),
                               parse_cache_control(fields),
                               parse_events_wish(fields) if EVENTS in fields else None)
+            wish = parse_later_wish(fields)
         else:
+            wish = None
             arrival = Arrival(self._request_id, inbound.accepted_at, tenant,
                               trace=None if start_trace is None else start_trace(None))
         if len(inbound.body) > LARGE_REQUEST_BYTES:
@@ -291,6 +305,12 @@ class ResponseWriter:
                 _DECODER, decode, self._api, inbound.body, current.limits)
         else:
             request = decode(self._api, inbound.body, current.limits)
+        if (wish is not None or request.is_background or request.previous_response_id is not None
+                or request.model in current.resumable):
+            later, request = await self._app.doors.answer(request, arrival, wish, inbound, self._list_headers)
+            if later is not None:
+                await self._send_later(later)
+                return
         keepalive_s = current.config.sse_keepalive_s
         if request.stream and keepalive_s and fields.get(b"x-stayfast-keepalive") != b"off":
             if arrival.silence_s is not None:  # the client's SDK gives up after so much silence
@@ -307,6 +327,24 @@ class ResponseWriter:
         finally:
             reply.close(self._connection.abort_reason)
         self._connection.finish(inbound)
+
+    async def _send_later(self, reply: EndpointReply) -> None:
+        """A reply of durable work. An error after its head closes the connection."""
+        app, connection, inbound = self._app, self._connection, self._request
+        response = AsgiResponse(connection, inbound, lambda: app.own_lines(inbound), _ASGI_RESERVED)
+        try:
+            await send_reply(reply, response.send, is_head=False)
+        except StayfastError:
+            if not response.has_started:
+                raise
+            connection.close()
+        else:
+            connection.finish(inbound)
+
+    def _list_headers(self, reply: Reply) -> tuple[tuple[str, str], ...]:
+        """`_gateway_headers` as pairs."""
+        lines = self._gateway_headers(reply).decode("latin-1").split("\r\n")
+        return tuple((name, value) for name, separator, value in (line.partition(": ") for line in lines) if separator)
 
     def send_keepalive(self) -> None:
         """Write a comment, so that proxies and clients do not give up in a silence."""

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from stayfast.core.types import Request
+from stayfast.jobs.service import JobService
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.auth import KeyTable
@@ -49,6 +50,9 @@ class AllWorkers(Protocol):
     async def purge(self, what: PurgeFilter) -> bytes:
         """Remove stored answers; returns how many."""
 
+    async def gateways(self) -> bytes:
+        """All gateways that share state, this one at least."""
+
     async def inspect_answer(self, key: bytes) -> bytes | None:
         """One stored answer, without its text; None if there is none."""
 
@@ -71,6 +75,14 @@ class Backend(Protocol):
     @property
     def together(self) -> AllWorkers: ...
 
+    @property
+    def jobs(self) -> JobService | None:
+        """Durable work; None: its store could not be opened."""
+
+    @property
+    def resumable(self) -> frozenset[str]:
+        """The models of routes whose streams are stored."""
+
     def models(self) -> Sequence[str]:
         """The model names of all routes."""
 
@@ -87,7 +99,8 @@ class Backend(Protocol):
 class ActiveSystem:
     """The system that new requests go to. One loop's."""
 
-    __slots__ = ("backend", "config", "http_limits", "is_for_this_machine", "keys", "limits")
+    __slots__ = ("backend", "config", "http_limits", "is_for_this_machine", "keys", "limits",
+                 "resumable")
 
     def __init__(self, backend: Backend) -> None:
         self.swap(backend)
@@ -96,6 +109,7 @@ class ActiveSystem:
         """Send new requests to `backend`. Host and port stay those of the first one."""
         keys, limits = KeyTable(backend.config), DecodeLimits(max_depth=backend.config.max_depth)
         self.backend, self.config, self.keys, self.limits = backend, backend.config, keys, limits
+        self.resumable = backend.resumable
         config = backend.config
         self.http_limits = config.http_limits()
         self.is_for_this_machine = config.auth == "auto" and not config.demands_key and is_loopback(config.host)

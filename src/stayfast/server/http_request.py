@@ -4,6 +4,8 @@ import math
 import re
 from hashlib import blake2b
 
+import msgspec
+
 from stayfast.core.constants import HOP_HEADER, MAX_HOPS
 from stayfast.core.errors import DeadlineExceeded, Rejected, Shed, StayfastError
 from stayfast.core.events import Trace
@@ -12,6 +14,7 @@ from stayfast.http.server.parser import HttpRequest
 from stayfast.policy.admission.priority import Urgency
 from stayfast.turns.events import parse_last_event_id
 from stayfast.wire.client_headers import TIMEOUT_HEADERS, parse_client_timeout_s, parse_number
+from stayfast.wire.jobs.prefer import AsyncPreference, parse_prefer
 from stayfast.wire.request_body import MAX_TAGS, TAG, TAG_FORM
 from stayfast.wire.trace_context import parse_traceparent
 
@@ -25,11 +28,11 @@ _KNOWN = frozenset((
     b"x-stainless-read-timeout", b"x-stainless-timeout",
     b"anthropic-version", b"anthropic-beta", b"traceparent", b"tracestate", b"idempotency-key",
     b"x-stainless-retry-count", b"x-stayfast-priority", b"cache-control", b"x-cache-tags",
-    b"x-session-id", b"x-stayfast-events", b"last-event-id", HOP,
+    b"x-session-id", b"x-stayfast-events", b"last-event-id", b"prefer", b"x-stayfast-job", HOP,
 ))
 _LISTS = frozenset((  # may occur in several lines (RFC 9110, 5.3); two traceparent lines make an invalid one
     b"anthropic-beta", b"tracestate", b"traceparent", b"x-stainless-read-timeout", b"x-stainless-timeout",
-    b"cache-control", b"x-cache-tags"))
+    b"cache-control", b"x-cache-tags", b"prefer"))
 _FORWARDED = (b"anthropic-version", b"anthropic-beta", b"idempotency-key", b"x-stainless-retry-count", b"x-session-id")
 _IDEMPOTENCY = b"idempotency-key"
 _TRACE_CONTEXT = (b"traceparent", b"tracestate")
@@ -37,13 +40,15 @@ _FORWARDED_UNTRACED = (*_FORWARDED, *_TRACE_CONTEXT)  # without a span of our ow
 _PRIORITY = b"x-stayfast-priority"
 _CACHE, _TAGS = b"cache-control", b"x-cache-tags"
 EVENTS, _LAST_EVENT = b"x-stayfast-events", b"last-event-id"
+_PREFER, JOB_HEADER = b"prefer", b"x-stayfast-job"
+_LATER = frozenset((_PREFER, _LAST_EVENT, JOB_HEADER))
 _MAX_AGE = re.compile(r"max-age *= *([0-9]+) *")
 _QUOTED = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"')
 _NO_AGE_S = 2.0**31  # RFC 9111, 1.2.2: what a larger one stands for
 _URGENCIES = {urgency.value: urgency for urgency in Urgency}
 _SDK_TIMEOUTS = (b"x-stainless-read-timeout", b"x-stainless-timeout")
 _STAYFAST_HEADERS = frozenset((
-    *_FORWARDED_UNTRACED, *TIMEOUT_HEADERS, _PRIORITY, _CACHE, _TAGS, EVENTS, HOP, *_SDK_TIMEOUTS))
+    *_FORWARDED_UNTRACED, *TIMEOUT_HEADERS, _PRIORITY, _CACHE, _TAGS, EVENTS, HOP, *_SDK_TIMEOUTS, *_LATER))
 LLM_PATHS = {
     "/v1/chat/completions": Api.CHAT,
     "/v1/completions": Api.COMPLETIONS,
@@ -56,6 +61,23 @@ LLM_ENDPOINTS = {prefix + path: api for prefix in ("", "/openai", "/anthropic") 
 _THIS_MACHINE = re.compile(rb"(?:localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0-9]*)?", re.IGNORECASE)
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 _JSON_TYPE = re.compile(rb"application/(?:[!-~]+\+)?json(?:[ \t]*;[ \t]*charset=\"?utf-?8\"?)?[ \t]*", re.IGNORECASE)
+
+_STRIDE = 0x9E3779B97F4A7C15  # odd, so its multiples run through all 64-bit numbers before one repeats
+_MASK = (1 << 64) - 1
+
+
+class RequestIds:
+    """Ids that do not repeat in this process, and almost certainly not in another. One loop's."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self, entropy: bytes) -> None:
+        self._at = int.from_bytes(entropy[:8])
+
+    def next(self) -> str:
+        """A new id: `req_` and 16 hex digits."""
+        self._at = at = (self._at + _STRIDE) & _MASK
+        return f"req_{at:016x}"
 
 
 class LlmHttpRequest(HttpRequest):
@@ -152,6 +174,25 @@ def parse_events_wish(fields: dict[bytes, bytes]) -> EventsOptions:
     except ValueError as error:
         raise Rejected(f"{error}.", code="bad_last_event_id", param=_LAST_EVENT.decode()) from error
     return EventsOptions(value == b"late", after)
+
+
+class LaterWish(msgspec.Struct, frozen=True):
+    """What the headers of a request want besides an answer now. last_event, job_id: of a stream that broke off."""
+
+    preference: AsyncPreference | None = None
+    last_event: str | None = None
+    job_id: str | None = None
+
+
+def parse_later_wish(fields: dict[bytes, bytes]) -> LaterWish | None:
+    """`prefer`, `last-event-id` and `x-stayfast-job`; None if they want nothing. A turn has its own reconnects."""
+    if _LATER.isdisjoint(fields):
+        return None
+    preference = parse_prefer(fields[_PREFER].decode("latin-1")) if _PREFER in fields else None
+    if EVENTS in fields:
+        return LaterWish(preference) if preference is not None else None
+    last, job_id = fields.get(_LAST_EVENT, b"").decode("latin-1"), fields.get(JOB_HEADER, b"").decode("latin-1")
+    return LaterWish(preference, last or None, job_id or None) if preference or last or job_id else None
 
 
 def parse_cache_control(fields: dict[bytes, bytes]) -> CacheControl | None:

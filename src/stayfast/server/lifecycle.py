@@ -23,6 +23,8 @@ from stayfast.server.app import GatewayApp, StartTrace
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.config import check_exposure
 from stayfast.server.http_request import LlmHttpRequest
+from stayfast.server.jobs.app import JobsApp
+from stayfast.server.jobs.table import make_endpoints
 from stayfast.server.paths import shutting_down_error
 
 DRAINED, CUT_OFF = 0, 1  # exit statuses
@@ -60,7 +62,8 @@ class GatewayServer:
                                                is_draining=lambda: self.http.is_draining)
         tasks = ConnectionTasks(host.on_error)
         self.app = GatewayApp(current, clock=host.clock, sink=host.sink, tasks=tasks, entropy=host.entropy,
-                              admin_app=admin_app, start_trace=host.start_trace, held_bytes=host.held_bytes)
+                              admin_app=admin_app, start_trace=host.start_trace, held_bytes=host.held_bytes,
+                              jobs_app=JobsApp(current, clock=host.clock, sink=host.sink, make_endpoints=make_endpoints))
         self.http: HttpServer[LlmHttpRequest] = HttpServer(self.app, host.clock, tasks, host.sink)
 
     async def listen(self, sock: socket.socket | None = None, *, reuse_port: bool = False) -> None:

@@ -7,7 +7,7 @@ import msgspec
 from stayfast.core.types import Api
 from stayfast.observe.waterfall import RequestSummary, Waterfall
 from stayfast.server.http_request import LLM_PATHS
-from stayfast.server.paths import CACHE, HEALTH, MAX_LISTED, REQUESTS, STATE
+from stayfast.server.paths import CACHE, GATEWAYS, HEALTH, MAX_LISTED, REQUESTS, STATE
 from stayfast.wire.chat.request import ChatRequest, CompletionsRequest, EmbeddingsRequest
 from stayfast.wire.messages.request import CountRequest, MessagesRequest
 from stayfast.wire.responses.request import ResponsesRequest
@@ -109,7 +109,20 @@ _CACHES: Json = {
 }
 _FORGOTTEN: Json = {
     "type": "object", "required": ["forgotten", "gone"],
-    "properties": {"forgotten": {"type": "integer"}, "gone": {"type": "array", "items": {"type": "string"}}},
+    "properties": {"forgotten": {"type": "integer"}, "gone": {"type": "array", "items": {"type": "string"}},
+                   "unconfirmed": {"type": "array", "items": {"type": "string"}}},
+}
+_GATEWAYS: Json = {
+    "type": "object", "required": ["object", "data", "why_alone", "findings"],
+    "properties": {
+        "object": {"const": "list"}, "why_alone": {"type": ["string", "null"]},
+        "findings": {"type": "array", "items": {"type": "string"}},
+        "data": {"type": "array", "items": {"type": "object", "required": ["id", "seen_s_ago", "answers"], "properties": {
+            "id": {"type": "string"}, "host": {"type": "string"}, "pids": {"type": "array", "items": {"type": "integer"}},
+            "workers": {"type": "integer"}, "version": {"type": "string"}, "since": {"type": "number"},
+            "seen_s_ago": {"type": "number"}, "in_flight": {"type": "integer"}, "draining": {"type": "boolean"},
+            "config": {"type": "string"}, "breakers": {"type": "array", "items": {"type": "object"}},
+            "answers": {"type": "boolean"}}}}},
 }
 _STORED_ANSWER: Json = {
     "type": "object", "required": ["route", "kept_at", "bytes"],
@@ -164,7 +177,7 @@ def document(version: str) -> Json:
         "components": {
             "schemas": components | {"Error": _ERROR, "MessagesError": _ERROR_OF_MESSAGES, "Model": _MODEL,
                                      "Models": _MODELS, "Health": _HEALTH, "Requests": _REQUESTS,
-                                     "State": _STATE, "Caches": _CACHES,
+                                     "State": _STATE, "Caches": _CACHES, "Gateways": _GATEWAYS,
                                      "Forgotten": _FORGOTTEN, "Kept": _STORED_ANSWER} | waterfalls,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"},
                                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"}},
@@ -208,6 +221,7 @@ def _cold_paths() -> Json:
         "delete": _cold("forget_one", "Remove one stored answer, for admins.", "Forgotten",
                         refused | {"400": _REFUSALS["400"]}),
     }
+    paths[GATEWAYS] = {"get": _cold("gateways", "The gateways that share state, for admins.", "Gateways", refused)}
     paths[STATE] = {"get": _cold("state", "The live state of this process's upstreams, for admins.", "State", refused)}
     responses: Json = {status: _error(description) for status, description in refused.items()}
     responses["200"] = {"description": "OK", "content": {"text/plain": {}}}

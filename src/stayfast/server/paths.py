@@ -3,6 +3,7 @@
 from stayfast.core.errors import Rejected, Shed
 from stayfast.core.types import Api
 from stayfast.server.http_request import LLM_ENDPOINTS
+from stayfast.server.job_paths import find_template, job_methods
 
 MODELS = frozenset(("/v1/models", "/openai/v1/models", "/anthropic/v1/models"))
 HEALTH = frozenset(("/livez", "/readyz", "/healthz", "/health"))
@@ -11,8 +12,9 @@ REQUESTS = "/admin/requests"
 STATE = "/debug/state"
 METRICS = "/metrics"
 CACHE = "/admin/cache"
+GATEWAYS = "/admin/gateways"
 MAX_LISTED = 1000  # requests in one response
-_OTHER_PATHS = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE}
+_OTHER_PATHS = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE, GATEWAYS}
 _READ_METHODS = ("GET", "HEAD")
 RETRY_WHEN_DRAINING_S = 1.0
 
@@ -31,8 +33,9 @@ def allowed_methods(path: str) -> tuple[str, ...]:
         return ("POST",)
     if path == CACHE or parse_cache_key(path) is not None:
         return (*_READ_METHODS, "DELETE")
-    is_one = parse_model_id(path) is not None or parse_request_id(path) is not None
-    return _READ_METHODS if path in _OTHER_PATHS or is_one else ()
+    if path in _OTHER_PATHS or parse_model_id(path) is not None or parse_request_id(path) is not None:
+        return _READ_METHODS
+    return job_methods(path)
 
 
 def metric_label(path: str) -> str:
@@ -43,7 +46,7 @@ def metric_label(path: str) -> str:
         return f"{REQUESTS}/{{id}}"
     if parse_cache_key(path) is not None:
         return f"{CACHE}/{{key}}"
-    return "/v1/models/{id}" if parse_model_id(path) is not None else "other"
+    return "/v1/models/{id}" if parse_model_id(path) is not None else find_template(path) or "other"
 
 
 def parse_model_id(path: str) -> str | None:

@@ -262,7 +262,8 @@ def _decode_responses(body: bytes) -> Request:
     is_stateful = (parsed.store is True or parsed.background is True or parsed.previous_response_id is not None
                    or has_value(parsed.conversation, or_empty=False))
     return Request(Api.RESPONSES, parsed.model, parsed.stream is True, body, max_output_tokens=parsed.max_output_tokens,
-                   is_stateful=is_stateful, previous_response_id=parsed.previous_response_id, is_stored=parsed.store is None)
+                   is_stateful=is_stateful, previous_response_id=parsed.previous_response_id,
+                   is_background=parsed.background is True, is_stored=parsed.store is None)
 
 
 def _decode_messages(body: bytes) -> Request:

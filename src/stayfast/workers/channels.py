@@ -183,10 +183,14 @@ class WorkerPeers:
 
     async def query(self, message: bytes) -> dict[int, bytes | None]:
         """The reply of every other worker, by its number; None: it did not reply in time."""
+        return await self.query_each(lambda other: message)
+
+    async def query_each(self, message: Callable[[int], bytes]) -> dict[int, bytes | None]:
+        """As `query`, with a message for each worker."""
         if not self.others:
             return {}
         async with asyncio.TaskGroup() as group:
-            tasks = {other: group.create_task(self._query(other, message)) for other in self.others}
+            tasks = {other: group.create_task(self._query(other, message(other))) for other in self.others}
         return {other: task.result() for other, task in tasks.items()}
 
     def close(self) -> None:

@@ -115,6 +115,10 @@ class WorkerSync:
             else:
                 self._ended.discard(other)
 
+    def is_first(self, now: float) -> bool:
+        """Whether all workers with lower numbers have ended, so that this one speaks for the gateway."""
+        return all(self._has_ended(other, now) for other in range(self._n))
+
     def _write_heartbeat(self, now: float) -> None:
         self._counters.numbers[self.slot_of("beat", self._n)] = now
 

@@ -187,3 +187,31 @@ def test_limit_aimd_stays_within_its_range() -> None:
     for at in range(100, 200):
         limit.add_samples([(0.1, 150)] * 40, 40, 0, 150, float(at))
     assert limit.value == 200
+
+
+def test_limit_is_rescaled_with_the_number_of_gateways() -> None:
+    """What was learned is multiplied, within the bounds; a fixed limit is the operator's."""
+    limit = Seconds()
+    limit.run(3, 1.0, 50)
+    limit.run(30, 3.0, 50)
+    learned = limit.limit.value
+    limit.limit.rescale(1 / 2, "two share it")
+    assert limit.limit.value == learned / 2
+    assert limit.limit.why == "two share it"
+    limit.limit.rescale(1 / 1000, "many share it")
+    assert limit.limit.value == CONFIG.floor
+    for config in (LimitConfig("fixed", max=40), LimitConfig("off")):
+        fixed = AdaptiveLimit(config)
+        before = fixed.value
+        fixed.rescale(1 / 2, "two share it")
+        assert fixed.value == before
+
+
+def test_limit_after_a_join_does_not_grow_to_the_old_knee() -> None:
+    """The knee is the concurrency that one gateway reached alone, so it is rescaled, too."""
+    limit = Seconds()
+    limit.run(100, 1.0, 50)
+    limit.run(5, 3.0, 80)
+    limit.limit.rescale(1 / 2, "another joined")
+    joined = limit.limit.value
+    assert max(limit.run(1, 3.0, 100, n_slow=20) for _ in range(12)) == joined < 35

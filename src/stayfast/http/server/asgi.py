@@ -1,7 +1,8 @@
 """Runs ASGI 3.0 applications on this server, for endpoints where microseconds do not matter.
 
-The request body is complete before the application starts. The application runs in the request's Task, which is cancelled
-when the client disconnects; `http.disconnect` is never delivered.
+The request body is complete before the application starts, unless the head check has chosen to stream it: then `receive`
+returns its parts as they arrive, and raises StayfastError if it is too large, too slow or malformed. The application runs in
+the request's Task, which is cancelled when the client disconnects; `http.disconnect` is never delivered.
 """
 
 import asyncio
@@ -64,9 +65,16 @@ class AsgiResponse(Generic[R]):
         self.is_whole = False
 
     async def receive(self) -> Message:
-        """The whole body, once. A second call waits until the client disconnects, which cancels the Task."""
+        """The whole body, or the next part of a streamed one. A call after its end waits until the client disconnects, which
+        cancels the Task. Raises StayfastError.
+        """
         if self._is_read:
             await asyncio.get_running_loop().create_future()
+        parts = self._request.body_parts
+        if parts is not None:
+            part = await parts.read()
+            self._is_read = not part
+            return {"type": "http.request", "body": part, "more_body": bool(part)}
         self._is_read = True
         return {"type": "http.request", "body": self._request.body, "more_body": False}
 
@@ -96,6 +104,8 @@ class AsgiResponse(Generic[R]):
         out = b""
         if self._head is not None:
             head, self._head = self._head, None
+            if request.body_parts is not None:
+                request.body_parts.is_answered = True
             keep_alive = connection.keeps_alive(request)
             if not self._is_sized:
                 if is_last:

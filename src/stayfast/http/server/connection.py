@@ -3,6 +3,9 @@
 The server keeps reading while a request is answered, because a client's disconnect is only seen by reading: it cancels the
 request's Task in the same turn of the loop. If a client sends too far ahead, the complete requests are answered and the rest
 is dropped. One `LazyTimer` per connection serves all time-outs.
+
+A streamed body (`HttpRequest.stream_body`) is the exception: while its handler has much of it unread, nothing is read, and a
+disconnect is seen only after that.
 """
 
 import asyncio
@@ -16,45 +19,12 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, Shed, StayfastError
 from stayfast.core.events import ConnectionsClosed, DescriptorsExhausted, Sink
 from stayfast.http.descriptors import client_share, descriptor_limit, descriptor_reserve, exhausted_error
+from stayfast.http.server.body_flow import BodyFlow
+from stayfast.http.server.lazy_timer import LazyTimer
 from stayfast.http.server.listener import ANY_ADDRESS, bind_dual_stack
 from stayfast.http.server.parser import IDLE, HttpLimits, R, RequestParser
 from stayfast.http.server.response import CONTINUE
 from stayfast.http.server.waiting_connections import WaitingConnections, limited_address
-
-
-class LazyTimer:
-    """Calls `check` at the earliest instant that was set; `check` returns the next instant, or `math.inf` for never.
-
-    A timer is never moved to a later instant. It fires early instead, and `check` finds nothing due: a request on a warm
-    connection sets no timer.
-    """
-
-    __slots__ = ("_at", "_check", "_handle")
-
-    def __init__(self, check: Callable[[], float]) -> None:
-        self._check = check
-        self._at = math.inf
-        self._handle: asyncio.TimerHandle | None = None
-
-    def set_no_later_than(self, at: float) -> None:
-        """Fire no later than `at`, on the loop's clock."""
-        if at < self._at:
-            if self._handle is not None:
-                self._handle.cancel()
-            self._at = at
-            self._handle = asyncio.get_running_loop().call_at(at, self._fire)
-
-    def cancel(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-        self._at = -math.inf
-        self._check = lambda: math.inf  # breaks the reference cycle with the connection
-
-    def _fire(self) -> None:
-        self._handle = None
-        self._at = math.inf
-        self.set_no_later_than(self._check())
 
 
 class ConnectionTasks:
@@ -116,12 +86,16 @@ class App(Protocol[R]):
         """The current limits; the parser of an open connection keeps those it started with."""
 
     def check_head(self, request: R, *, is_refusing: bool) -> StayfastError | None:
-        """The error that rejects a request before its body is read, or None. `is_refusing`: the server is shutting down."""
+        """The error that rejects a request before its body is read, or None. `is_refusing`: the server is shutting down.
+
+        May call `request.stream_body`, so that `handle` starts now and reads the body itself.
+        """
 
     def handle(self, connection: "ServerConnection[R]", request: R) -> Coroutine[Any, Any, None]:
         """Answer one request. Runs in its own Task, which is cancelled when the client disconnects.
 
-        Must call `connection.finish` after a complete answer, else `close`, `reset` or `abort`.
+        Must call `connection.finish` after a complete answer, else `close`, `reset` or `abort`. The rest of a streamed body
+        that was not read ends the connection after the answer.
         """
 
     def render_error(self, request: R, error: StayfastError, *, keep_alive: bool) -> bytes:
@@ -224,8 +198,8 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
     """One client connection. The first methods are called by the event loop, the next by the running answer."""
 
     __slots__ = ("_closing_at", "_idle_since", "_is_lingering", "_is_lost", "_keepalive", "_keepalive_at",
-                 "_keepalive_every_s", "_n_ahead", "_n_unsent", "_parser", "_server", "_stalled_since", "_task", "_timer",
-                 "_transport", "_waiter", "abort_reason", "is_write_buffer_full", "write")
+                 "_keepalive_every_s", "_n_ahead", "_parser", "_server", "_stall", "_task", "_timer", "_transport",
+                 "_upload", "_waiter", "abort_reason", "is_write_buffer_full", "write")
 
     def __init__(self, server: HttpServer[R]) -> None:
         app = server.app
@@ -243,8 +217,8 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         self._is_lingering = False
         self._closing_at = math.inf
         self._waiter: asyncio.Future[None] | None = None
-        self._stalled_since = 0.0
-        self._n_unsent = 0
+        self._stall = (0.0, 0)  # when the write buffer last became smaller, and its size then
+        self._upload: BodyFlow | None = None  # of the running request
         self.abort_reason: StayfastError | None = None  # why the running answer was cancelled; None: the client disconnected
         self.is_write_buffer_full = False  # the write buffer is full: wait until it has room before writing more
 
@@ -272,6 +246,8 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         parser = self._parser
         parser.feed(data)
         if self._task is not None or self.is_write_buffer_full:
+            if self._upload is not None and self._upload.takes_read():
+                return
             self._n_ahead += len(data)
             limit = self._server.app.limits.read_ahead_bytes
             if self._n_ahead > limit:
@@ -293,13 +269,14 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         self._server.remove_connection(self)
         self._timer.cancel()
         self._cancel()
+        self._close_upload()
         self._parser.close()
 
     def pause_writing(self) -> None:
         self.is_write_buffer_full = True
-        self._stalled_since = self._server.clock.now()
-        self._n_unsent = self._transport.get_write_buffer_size()
-        self._timer.set_no_later_than(self._stalled_since + self._server.app.limits.write_timeout_s)
+        now = self._server.clock.now()
+        self._stall = (now, self._transport.get_write_buffer_size())
+        self._timer.set_no_later_than(now + self._server.app.limits.write_timeout_s)
 
     def resume_writing(self) -> None:
         self.is_write_buffer_full = False
@@ -344,6 +321,8 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         self._server.tasks.report_error(error)
 
     def respond_error(self, request: R, error: StayfastError) -> None:
+        if request.body_parts is not None:
+            request.body_parts.is_answered = True
         self.write(self._server.app.render_error(request, error, keep_alive=self.keeps_alive(request)))
         self.finish(request)
 
@@ -352,6 +331,11 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         self._task = None
         if self._is_lost or self._closing_at < math.inf:
             return
+        if request.body_parts is not None:
+            self._close_upload()
+            if not request.body_parts.is_whole:
+                self._close_after_linger()
+                return
         if not self.keeps_alive(request):
             self.close()
             return
@@ -398,9 +382,11 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
             self._task.cancel(why)  # the argument distinguishes this from a disconnect
 
     def close_if_idle(self) -> None:
-        """Close the connection if no request is running or being received."""
+        """Close the connection if no request is running or being received. A WebSocket is closed when it does no work."""
         if self._task is None and self._parser.phase == IDLE and not self._is_lingering:
             self.close()
+        elif self._upload is not None:
+            self._upload.drain()
 
     def _check_head(self, request: R) -> StayfastError | None:
         server = self._server
@@ -426,9 +412,16 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
             else:
                 self._n_ahead = 0
                 self._task = server.tasks.spawn(server.app.handle(self, request))
+                if request.body_parts is not None:
+                    self._upload = BodyFlow(request.body_parts, parser, self._transport, self._timer, server.clock)
         if parser.expects_continue and self._task is None and not self.is_write_buffer_full:
             parser.expects_continue = False
             self.write(CONTINUE)
+
+    def _close_upload(self) -> None:
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            upload.close()
 
     def _send_rejection(self, request: R, error: StayfastError) -> None:
         app = self._server.app
@@ -460,6 +453,8 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
             if self._keepalive is not None and self._keepalive_at <= now:
                 self._keepalive_at = now + self._keepalive_every_s
                 self._keepalive()
+            if self._upload is not None:
+                due_at = min(due_at, self._upload.check(now))
             return min(due_at, self._keepalive_at)
         return min(due_at, self._check_request_timeouts(now, limits.idle_timeout_s))
 
@@ -467,11 +462,12 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
         """When a client that reads nothing is disconnected."""
         if not self.is_write_buffer_full:
             return math.inf
+        since, n_before = self._stall
         n_unsent = self._transport.get_write_buffer_size()
-        if n_unsent < self._n_unsent:
-            self._stalled_since = now
-        self._n_unsent = n_unsent
-        return self._stalled_since + limit_s
+        if n_unsent < n_before:
+            since = now
+        self._stall = since, n_unsent
+        return since + limit_s
 
     def _check_request_timeouts(self, now: float, idle_s: float) -> float:
         parser = self._parser

@@ -8,6 +8,10 @@ targets other than a path, and a missing `host` (required by RFC 9112).
 Parsing continues while a request is answered, so several requests may be ready. Memory is bounded: `_n_quiet` counts the
 bytes since the last body byte, so trailers and chunk extensions are limited like a head. Of a rejected body at most 256 KiB
 are read.
+
+A request is ready when its body is complete. With a streamed body (`HttpRequest.stream_body`) it is ready after its head;
+`body_parts` then receives the body, and its errors. After an accepted upgrade (`HttpRequest.switch_protocol`) `body_parts`
+receives all further bytes, and nothing is parsed.
 """
 
 import math
@@ -22,6 +26,7 @@ import httptools
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, StayfastError
+from stayfast.http.server.body_parts import BodyParts
 
 FRAMING_HEADERS = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect", b"connection"))
 _HOST_CHARS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~%!$&'()*+,;=:[]"
@@ -42,8 +47,8 @@ class HttpRequest:
     READ_HEADERS: ClassVar[frozenset[bytes]] = FRAMING_HEADERS
     LIST_HEADERS: ClassVar[frozenset[bytes]] = frozenset((b"connection",))
 
-    __slots__ = ("accepted_at", "body", "deadline_s", "fields", "is_broken", "is_http_10", "keep_alive", "method", "path",
-                 "peer", "query", "raw_headers", "refusal")
+    __slots__ = ("accepted_at", "body", "body_parts", "deadline_s", "fields", "is_broken", "is_http_10", "keep_alive",
+                 "method", "path", "peer", "query", "raw_headers", "refusal")
 
     def __init__(self, accepted_at: float) -> None:
         self.accepted_at = accepted_at  # monotonic seconds; when the first byte was read
@@ -55,6 +60,7 @@ class HttpRequest:
         self.raw_headers: Sequence[tuple[bytes, bytes]] = ()  # the head check may drop them
         self.fields: dict[bytes, bytes] = {}  # READ_HEADERS except content-length, by lower-case name
         self.body = b""
+        self.body_parts: BodyParts | None = None  # the streamed body; `body` is then empty
         self.keep_alive = False
         self.deadline_s = math.inf  # for the whole body, from the first byte; set by the head check
         self.refusal: StayfastError | None = None  # the error to send instead of handling the request
@@ -64,6 +70,19 @@ class HttpRequest:
         super().__init_subclass__(**kwargs)
         cls.READ_HEADERS = cls.READ_HEADERS | FRAMING_HEADERS
         cls.LIST_HEADERS = cls.LIST_HEADERS | HttpRequest.LIST_HEADERS
+
+    def stream_body(self, limit_bytes: int) -> None:
+        """Start the handler before the body has arrived: it reads `body_parts`. Only the head check may call this.
+
+        `limit_bytes` replaces `HttpLimits.max_body_bytes`.
+        """
+        self.body_parts = BodyParts(limit_bytes)
+
+    def switch_protocol(self) -> None:
+        """Accept an upgrade to WebSocket: `body_parts` are all bytes after the head. Only the head check may call this, by
+        `websocket_handshake.offer_websocket`.
+        """
+        self.body_parts = BodyParts(0, is_raw=True)
 
     def deadline_error(self) -> StayfastError:
         """The error when `deadline_s` passes before the body is complete."""
@@ -199,8 +218,12 @@ class RequestParser(Generic[R]):
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
-                data = self._restart_without_upgrade() + data[upgrade.args[0]:]
-                continue
+                data = data[upgrade.args[0]:]
+                if not self.is_over:
+                    data = self._restart_without_upgrade() + data
+                if data:
+                    continue
+                return
             except httptools.HttpParserInvalidMethodError:
                 self._break_off(Rejected("The request does not begin with a known method.", code="bad_method"))
             except httptools.HttpParserError as error:
@@ -210,6 +233,7 @@ class RequestParser(Generic[R]):
             if self.phase != IDLE:
                 self._check_size()
             return
+        self._feed_other_protocol(data)
 
     def close(self) -> None:
         """The connection is closed. Breaks the reference cycles with its owner."""
@@ -229,12 +253,21 @@ class RequestParser(Generic[R]):
         """The deadline of the current head or body. Undefined when idle."""
         if self.phase == HEAD:
             return self._began_at + self._limits.head_timeout_s
-        limit_s = self._limits.body_timeout_s + self._n_body / MIN_BODY_BYTES_PER_S
-        return self._began_at + min(limit_s, self._request.deadline_s)
+        request, timeout_s = self._request, self._limits.body_timeout_s
+        due_at = self._began_at + min(timeout_s + self._n_body / MIN_BODY_BYTES_PER_S, request.deadline_s)
+        return due_at if request.body_parts is None else min(due_at, request.body_parts.fed_at + timeout_s)
 
     def restart_timeout(self, now: float) -> None:
         """Restart the time-out of the current request: until now the client waited for the server."""
         self._began_at = now
+        if self._request.body_parts is not None:
+            self._request.body_parts.fed_at = now
+
+    def extend_timeout(self, pause_s: float) -> None:
+        """Exclude a pause, in which the server did not read, from the time-out of a streamed body."""
+        self._began_at += pause_s
+        if self._request.body_parts is not None:
+            self._request.body_parts.fed_at += pause_s
 
     def reject_timed_out(self) -> None:
         """Reject the current request because its deadline has passed."""
@@ -272,11 +305,7 @@ class RequestParser(Generic[R]):
         method = parser.get_method()
         request.method = "POST" if method == b"POST" else method.decode()
         version = parser.get_http_version()
-        if parser.should_upgrade():
-            if method == b"CONNECT":
-                self._stop(Rejected("CONNECT is not supported: the gateway is not a forward proxy.", status=405,
-                                    code="bad_method"))
-            self._replay = _head_without_upgrade(method, target, version, raw)
+        if parser.should_upgrade() and self._drops_upgrade(method, target, version, raw):
             return
         try:
             request.path, request.query = split_target(target)
@@ -290,24 +319,38 @@ class RequestParser(Generic[R]):
         self.phase = BODY
         self._n_body = self._n_quiet = 0
         n_body = int(fields.pop(b"content-length", b"0"))
-        if n_body > limits.max_body_bytes:
-            self._stop(self._body_too_large())
         request.raw_headers = raw
         request.refusal = self._check_head(request)
+        if request.body_parts is not None:
+            self._start_stream(request, request.body_parts, n_body)
+        elif n_body > limits.max_body_bytes and request.refusal is None:
+            self._stop(_body_too_large(limits.max_body_bytes))
         if b"expect" in fields and not request.is_http_10 and (n_body > 0 or b"transfer-encoding" in fields):
             if request.refusal is not None:
                 self._stop(request.refusal)  # the client may or may not send the body: only closing is unambiguous
             self.expects_continue = True
 
+    def _drops_upgrade(self, method: bytes, target: bytes, version: str, raw: list[tuple[bytes, bytes]]) -> bool:
+        """Whether the head must be parsed again without its upgrade offer, because only WebSocket's can be accepted."""
+        if method == b"CONNECT":
+            self._stop(Rejected("CONNECT is not supported: the gateway is not a forward proxy.", status=405,
+                                code="bad_method"))
+        if method == b"GET" and _offers_websocket(raw, version):
+            return False
+        self._replay = _head_without_upgrade(method, target, version, raw)
+        return True
+
     def on_body(self, part: bytes) -> None:
         self._n_quiet = 0
         self._n_body += len(part)
-        if self._n_body > self._limits.max_body_bytes:
-            self._stop(self._body_too_large())
-        refusal = self._request.refusal
-        if refusal is not None:
+        request = self._request
+        if request.body_parts is not None:
+            self._stream_part(request.body_parts, part)
+        elif request.refusal is not None:
             if self._n_body > MAX_DISCARDED_BYTES:
-                self._stop(refusal)
+                self._stop(request.refusal)
+        elif self._n_body > self._limits.max_body_bytes:
+            self._stop(_body_too_large(self._limits.max_body_bytes))
         elif not self._body:
             self._body = part
         else:
@@ -326,15 +369,56 @@ class RequestParser(Generic[R]):
             request.body = bytes(body)  # no copy of bytes
             self._body = b""
         self.phase = IDLE
-        self.ready.append(request)
+        parts = request.body_parts
+        if parts is None:
+            self.ready.append(request)
+        elif parts.is_raw:
+            self.is_over = True
+            return
+        else:
+            parts.end()
         if self._parser.should_keep_alive() and len(self.ready) <= self._limits.max_pipelined:
-            request.keep_alive = True
+            request.keep_alive = parts is None or not parts.is_answered
         else:
             self.is_over = True
             raise _Stop
 
+    def _start_stream(self, request: R, parts: BodyParts, n_body: int) -> None:
+        if request.refusal is not None:
+            request.body_parts = None
+        elif parts.is_raw and not self._parser.should_upgrade():
+            request.body_parts = None
+            self._stop(Rejected("This request offers no upgrade to WebSocket.", code="bad_websocket_handshake"))
+        elif n_body > parts.limit_bytes:
+            request.body_parts = None
+            self._stop(_body_too_large(parts.limit_bytes))
+        else:
+            parts.fed_at = self._began_at
+            self.ready.append(request)
+
+    def _stream_part(self, parts: BodyParts, part: bytes) -> None:
+        if self._n_body > parts.limit_bytes:
+            self._stop(_body_too_large(parts.limit_bytes))
+        parts.fed_at = self._clock.now()
+        parts.feed(part)
+
+    def _feed_other_protocol(self, data: bytes) -> None:
+        """Bytes after the last request: dropped, unless it was an upgrade."""
+        request = self._request
+        parts = request.body_parts
+        if parts is None or not parts.is_raw:
+            return
+        if parts.flow is None and request.refusal is None:
+            request.refusal = Rejected("A WebSocket client must send nothing before the response to its handshake.",
+                                       code="bad_websocket_handshake")
+            request.is_broken = True
+        elif parts.flow is not None:
+            parts.feed(data)
+
     def _restart_without_upgrade(self) -> bytes:
-        """Make a new llhttp parser. Returns the current head without its upgrade offer, to be parsed again."""
+        """Make a new llhttp parser. Returns the current head without its upgrade offer, to be parsed again, unless it has
+        become a request.
+        """
         head, self._replay = self._replay, None
         self._parser = httptools.HttpRequestParser(self)
         self.phase = IDLE
@@ -351,23 +435,28 @@ class RequestParser(Generic[R]):
         elif not request.path:
             with suppress(Rejected):  # the path selects the dialect of the error
                 request.path = split_target(self._target)[0]
-        request.refusal = error
         request.is_broken = True
         request.keep_alive = False
         self._body, self._raw, self._target = b"", [], b""
         self.expects_continue = False
         self.is_over = True
         self.phase = IDLE
-        self.ready.append(request)
+        parts = request.body_parts
+        if parts is not None:
+            parts.fail(error)
+        if parts is None or (self.ready and self.ready[-1] is request):  # else its handler is running
+            request.refusal = error
+        if parts is None:
+            self.ready.append(request)
 
     def _head_too_large(self) -> Rejected:
         limits = self._limits
         return Rejected(f"The request's head is larger than {limits.max_head_bytes} bytes or {limits.max_headers} headers.",
                         status=431, code="head_too_large")
 
-    def _body_too_large(self) -> Rejected:
-        return Rejected(f"The request's body is larger than {self._limits.max_body_bytes} bytes.", status=413,
-                        code="body_too_large")
+
+def _body_too_large(limit_bytes: int) -> Rejected:
+    return Rejected(f"The request's body is larger than {limit_bytes} bytes.", status=413, code="body_too_large")
 
 
 def _head_without_upgrade(method: bytes, target: bytes, version: str, raw: list[tuple[bytes, bytes]]) -> bytes:
@@ -381,6 +470,13 @@ def _head_without_upgrade(method: bytes, target: bytes, version: str, raw: list[
         elif key not in (b"upgrade", b"http2-settings"):
             lines.append(b"%b: %b" % (name, value))
     return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+def _offers_websocket(raw: list[tuple[bytes, bytes]], version: str) -> bool:
+    """Whether a head offers an upgrade to WebSocket. It has no body then."""
+    names = [name.lower() for name, _ in raw]
+    return version == "1.1" and b"content-length" not in names and b"transfer-encoding" not in names and any(
+        value.lower() == b"websocket" for name, (_, value) in zip(names, raw, strict=True) if name == b"upgrade")
 
 
 def _n_head_bytes(target: bytes, raw: list[tuple[bytes, bytes]]) -> int:

@@ -1,6 +1,7 @@
 """All claims. To add one: a module with a `Claim`, and a line here (docs/proofs.md)."""
 
 from stayfast.lab.claims.agent import AGENT
+from stayfast.lab.claims.batch_run import BatchRunClaim
 from stayfast.lab.claims.brownout import Brownout
 from stayfast.lab.claims.budget import BudgetClaim
 from stayfast.lab.claims.budget_overhead import BudgetOverhead
@@ -11,6 +12,10 @@ from stayfast.lab.claims.deadline import DEADLINE
 from stayfast.lab.claims.fair import FAIR
 from stayfast.lab.claims.fleet import FleetClaim
 from stayfast.lab.claims.isolation import Isolation
+from stayfast.lab.claims.job_interference import JobInterference
+from stayfast.lab.claims.job_kills import JobKills
+from stayfast.lab.claims.job_resume import ResumeClaim
+from stayfast.lab.claims.job_throughput import JobThroughput
 from stayfast.lab.claims.lanes import LANES_CLAIM
 from stayfast.lab.claims.leaks import LEAKS
 from stayfast.lab.claims.mixed import Mixed
@@ -40,6 +45,6 @@ def claims() -> dict[str, Claim]:
                                 FleetClaim(), FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), LANES_CLAIM,
                                 Stragglers(),
                                 Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TableClaim(),
-                                BudgetOverhead(),
-                                DEADLINE, TOOLS, PARTIAL, AGENT)
+                                BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
+                                JobThroughput(), DEADLINE, TOOLS, PARTIAL, AGENT)
     return {claim.name: claim for claim in found}

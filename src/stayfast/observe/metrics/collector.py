@@ -34,7 +34,7 @@ from stayfast.core.events import (
     StoreCallDone,
     TokenGaps,
 )
-from stayfast.core.types import FROM_CACHE, Outcome, Stage
+from stayfast.core.types import FROM_CACHE, JOB, Outcome, Stage
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.counters import Histogram, Labels, MetricsSnapshot, Samples, Totals
 from stayfast.policy.histogram import LogHistogram, Window, merge_all
@@ -127,7 +127,8 @@ class MetricsSink:
         attempts: dict[_AttemptKey, list[AttemptDone]] = {}
         for fact in facts:
             if isinstance(fact, RequestDone):
-                requests.append(fact)
+                if fact.role != JOB:  # no client waits for it; the metrics of jobs have its times
+                    requests.append(fact)
             elif isinstance(fact, AttemptDone):
                 key = (fact.route, fact.upstream, fact.outcome, fact.fault, fact.upstream_status)
                 if key in attempts:

@@ -131,6 +131,10 @@ SEMANTIC_ERROR = _gauge("semantic_error_ratio", "Share of wrong semantic hits: l
                         "(maximum of the workers).", "route", "bound")
 SEMANTIC_JUDGE_MISS = _gauge("semantic_judge_miss_ratio", "Upper 95 % bound of the share of different answers that the "
                               "judge calls the same (maximum of the workers).", "route")
+FLEET_BREAKERS = _counter("fleet_breaker_hints", "Hints about breakers, sent and received, and breakers opened by a quorum.",
+                          "kind")
+FLEET_GATEWAYS = _gauge("fleet_gateways", "Live gateways that share state, at the last exchange.")
+FLEET_AGE = _gauge("fleet_exchange_age_seconds", "Time since the last exchange with the other gateways.")
 QUOTA_SLACK = _gauge("quota_slack", "What this gateway may still admit of a limit without a call to the shared store.",
                      "tenant", "limit")
 QUOTA_EXACT = _gauge("quota_exact", "1 while a limit that gateways share is near its end.", "tenant", "limit")
@@ -144,12 +148,14 @@ FAMILIES = (
     CACHE_SAVED_USD, CACHE_REFRESHES, AFFINITY, PREFIX_TOKENS, PREFIX_CACHE, PREFIX_CACHE_TOKENS, PREFIX_WAITS, STORE,
     TURN_STEPS, TURN_THREADS, LOST, TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE, STEP_SECONDS, HANDSHAKE,
     STORE_SECONDS, LOOP_LAG, IN_FLIGHT, QUEUE_DEPTH, LIMIT, BREAKER_STATE, EJECTED, PREDICTOR_ERROR, RETRY_BUDGET,
-    SPIKE_FACTOR, CACHE_BYTES, CACHE_ENTRIES, STORE_BYTES, STORE_ENTRIES, PREFIX_MOVING, WORKERS, BUILD_INFO, SEMANTIC,
+    SPIKE_FACTOR, CACHE_BYTES, CACHE_ENTRIES, STORE_BYTES, STORE_ENTRIES, PREFIX_MOVING, WORKERS, FLEET_BREAKERS,
+    FLEET_GATEWAYS, FLEET_AGE, BUILD_INFO, SEMANTIC,
     SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR, SEMANTIC_JUDGED, SEMANTIC_JUDGE_MISS,
     QUOTA_SLACK, QUOTA_EXACT, QUOTA_STORE_LOST, QUOTA_STORE_CALLS, GEN_AI_DURATION,
     GEN_AI_FIRST_CHUNK, GEN_AI_TOKENS, GEN_AI_SERVER_TTFT,
 )
-MERGED_BY_MAX = frozenset((BREAKER_STATE.name, EJECTED.name, LIMIT.name, PREDICTOR_ERROR.name, PREFIX_MOVING.name,
+MERGED_BY_MAX = frozenset((BREAKER_STATE.name, FLEET_GATEWAYS.name, FLEET_AGE.name,
+                     EJECTED.name, LIMIT.name, PREDICTOR_ERROR.name, PREFIX_MOVING.name,
                      RETRY_BUDGET.name, SEMANTIC_SHADOW.name, SEMANTIC_ERROR.name,
                      SEMANTIC_JUDGE_MISS.name))  # gauges merged by maximum, not by sum
 SLO_FAMILIES = frozenset(family.slo for family in FAMILIES if family.slo)

@@ -13,7 +13,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN, MAX_NAME
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.events import AttemptDone, Sink
-from stayfast.core.types import Api, Chunk, Outcome, Usage
+from stayfast.core.types import JOB, Api, Chunk, Outcome, Usage
 from stayfast.pipeline.routing.selector import RoutingFeedback
 from stayfast.pipeline.timing.timeouts import RequestTimeouts
 from stayfast.pipeline.timing.token_timings import TokenTimings
@@ -76,7 +76,8 @@ class Attempt:
         self._guess = None
         if predictors is not None and is_incremental:
             self._guess = predictors.of(call.model[:MAX_NAME]).start_call(n_tokens)
-        self._place = acquire_permit(member, norm, self.began_at, call.model, n_tokens=n_tokens, lane=lane)
+        self._place = acquire_permit(member, norm, self.began_at, call.model, n_tokens=n_tokens, lane=lane,
+                                     is_job=role == JOB, is_streamed=is_incremental)
 
     def open(self) -> Coroutine[Any, Any, AnswerStream]:
         """Open the stream. Cache markers that the upstream refuses by name are left out, once."""
@@ -156,6 +157,7 @@ class Attempt:
         is_failure = is_failure and not is_load
         if self._aim is not None and (is_lost or (outcome is DROPPED and is_failure)):
             self._aim.note_end(upstream.name, now - self.began_at, is_lost=is_lost, is_whole=not self.is_incremental)
+        self._record_gap(outcome, now)
         self._place.release(outcome if teaches else IGNORED, now, is_endpoint=is_failure, retry_after_s=retry_after_s)
         cadence = self.timings
         cadence.end(now, is_whole=outcome is SUCCESS)
@@ -188,6 +190,11 @@ class Attempt:
             summary.model[:MAX_NAME] if summary is not None and summary.model is not None else None,
             is_estimated and turn is None)
         self._sink.emit(self.done)
+
+    def _record_gap(self, outcome: Outcome, now: float) -> None:
+        first_at, last_at = self.timings.first_at, self.timings.last_at
+        if outcome is SUCCESS and first_at is not None and last_at > first_at:
+            self._place.record_gap((last_at - first_at) / max(1, self.n_content - 1), now)
 
     def _is_billed(self, fault: str | None) -> bool:
         """Whether an unfinished attempt is probably billed: sent, and abandoned by us or broken off in the middle."""

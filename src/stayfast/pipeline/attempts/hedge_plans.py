@@ -4,11 +4,12 @@ Times are kept by upstream, model and prompt size. A route to `"*"` serves any m
 first token where another takes 0.3 s: one distribution of both would hedge every call of the first and none of the second.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import exp, inf
 from typing import Any
 
+from stayfast.policy.merged_times import ElsewhereTimes
 from stayfast.policy.resilience.hedge import (
     ENOUGH_SAMPLES,
     MIN_SAMPLES,
@@ -25,6 +26,7 @@ from stayfast.policy.resilience.hedge import (
 )
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.resilience.retry_budget import RetryBudget
+from stayfast.policy.resilience.survival import Survival
 
 REFRESHED_S = 1.0  # maximum age of a plan: making one takes 0.1 ms, choosing its share 0.4 ms
 MAX_SERIES = 256  # combinations of upstream, model and form; clients may choose model names
@@ -98,7 +100,7 @@ class MeanShare:
 class Hedging:
     """The hedging of one route. Belongs to one loop; nothing here awaits. Survives a reload with unchanged settings."""
 
-    __slots__ = ("_kinds", "_mean", "_n_used", "_series", "budget", "config", "has_slow", "is_on", "retry")
+    __slots__ = ("_kinds", "_mean", "_n_used", "_series", "budget", "config", "elsewhere", "has_slow", "is_on", "retry")
 
     def __init__(self, config: HedgeConfig, retry: RetryConfig) -> None:
         self.config = config
@@ -110,6 +112,7 @@ class Hedging:
         self._kinds: dict[_KindKey, _Kind] = {}
         self._mean = MeanShare()
         self.has_slow = False  # at the last check
+        self.elsewhere: ElsewhereTimes | None = None  # times of other processes; None: this one is alone
 
     @property
     def mean_share(self) -> float | None:
@@ -211,8 +214,8 @@ class Hedging:
 
     def _refresh(self, kind: _Kind, key: _KindKey, now: float) -> None:
         first, second, is_whole, size = key
-        first_s = live_distribution(self._like(first, is_whole, size), now)
-        second_s = first_s if second == first else live_distribution(self._like(second, is_whole, size), now)
+        first_s = self._distribution(first, is_whole, size, now)
+        second_s = first_s if second == first else self._distribution(second, is_whole, size, now)
         known, is_free = self._known(first, is_whole, size), self.config.budget == "auto"
         if is_free and now >= kind.choose_at and known is not None:
             chosen = choose_share(first_s, second_s, self.max_extra, is_whole=is_whole, present=kind.share)
@@ -233,6 +236,33 @@ class Hedging:
             if made.n >= MIN_SAMPLES:
                 self._mean.add(kind.share if made.after_s < inf else 0.0, known.n - kind.n, now)
             kind.n = known.n
+
+    def _distribution(self, at: UpstreamModel, is_whole: bool, size: int, now: float) -> Survival:
+        """The distribution of such attempts; with those of other processes, if this one has few."""
+        like = self._like(at, is_whole, size)
+        own = live_distribution(like, now)
+        if own.n >= FEW or self.elsewhere is None:
+            return own
+        more = self.elsewhere.find(*at, is_whole=is_whole, size=size, n_enough=FEW)
+        return live_distribution(like, now, more) if more else own
+
+    def estimate_ttft_s(self, at: UpstreamModel, n_body_bytes: int) -> float | None:
+        """The median time to a first token of such streams at other processes; None: they have few, too."""
+        if self.elsewhere is None:
+            return None
+        found = self.elsewhere.find(*at, is_whole=False, size=_size_of(n_body_bytes), n_enough=FEW)
+        if sum(times.n for times in found) < FEW:
+            return None
+        seconds = live_distribution((), 0.0, found).quantile(0.5)
+        return seconds if seconds < inf else None
+
+    def kinds(self, elsewhere: ElsewhereTimes) -> Iterator[tuple[str, FirstTokens]]:
+        """The times of this process, by the digest of their kind. elsewhere: of this route."""
+        for ((upstream, model), is_whole), series in self._series.items():
+            for size, tokens in series.by_size.items():
+                kind = elsewhere.kind(upstream, model, is_whole=is_whole, size=size)
+                if kind is not None and tokens.n:
+                    yield kind, tokens
 
     def _like(self, at: UpstreamModel, is_whole: bool, size: int) -> list[FirstTokens]:
         """Those of this size; where they have seen few, also those of neighbouring sizes, larger and smaller alike."""

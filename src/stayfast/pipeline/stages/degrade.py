@@ -35,7 +35,7 @@ class Degrade:
         """
         if isinstance(failure, asyncio.CancelledError) and ex.ledger.stage is not None:
             failure = ex.timeouts.take_timeout_error(ex.ledger.stage) or failure
-        if not _is_ours(failure) or ex.arrival.is_refresh:
+        if not _is_ours(failure) or ex.arrival.is_refresh or ex.arrival.is_job:
             raise failure
         started = self._open_stale(ex, miss) if miss is not None else None
         text = ex.policy.template

@@ -55,6 +55,13 @@ class Reply:
         return self._source.name
 
     @property
+    def cost_usd(self) -> float | None:
+        """The known cost of the attempts that have ended; None if no cost is known."""
+        costs_usd = [attempt.done.cost_usd for attempt in self._ex.record.attempts
+                     if attempt.done is not None and attempt.done.cost_usd is not None]
+        return sum(costs_usd) if costs_usd else None
+
+    @property
     def n_attempts(self) -> int:
         return len(self._ex.record.attempts)
 

@@ -90,6 +90,7 @@ class Settle:
             saved_usd=cached.saved_usd if cached is not None else None,
             cache_key=record.cache_key,
             params=read_sampling_params(request) if trace is not None and trace.is_sampled and trace.span_id else None,
+            role=arrival.role,
         ))
 
 

@@ -42,6 +42,7 @@ class Urgency(Word):
 
 
 BANDS = ("premium", "realtime", "standard", "low", "batch")  # in the order of service
+LOWEST_BAND = len(BANDS) - 1  # that of all jobs
 FLOORS = (100, 50, 0, -99)  # the least score of each band but the last
 _HIGHER = tuple(tuple(range(band)) for band in range(len(BANDS)))
 

@@ -118,6 +118,14 @@ class Breaker:
     def is_enabled(self) -> bool:
         return self._config.enabled
 
+    @property
+    def config(self) -> BreakerConfig:
+        return self._config
+
+    def configure(self, config: BreakerConfig) -> None:
+        """Use other thresholds from the next call on (policy/fleet/breaker_hints.py)."""
+        self._config = config
+
     def begin_slow_start(self, now: float) -> None:
         """Give a new upstream a growing share of its requests, as after closing."""
         self._closed_at = now
@@ -240,6 +248,20 @@ class Breaker:
             self.n_failed_in_row = 0
             self._enter_state(BreakerState.CLOSED, "closed in another worker")
             self._is_local = False
+
+    def open_for_probe(self, why: str, now: float) -> None:
+        """Open it by the evidence of others. The next call is a probe."""
+        if self.state is _CLOSED and self._config.enabled:
+            self._open_until = now
+            self._enter_state(BreakerState.OPEN, why)
+
+    def has_traffic(self, now: float) -> bool:
+        """Whether a call ended within `window_s`, since the last change of state."""
+        return bool(self._calls) and self._calls[-1][0] >= now - self._config.window_s
+
+    def open_left_s(self, now: float) -> float:
+        """Seconds until it may be probed; 0 if it is not open."""
+        return max(0.0, self._open_until - now) if self.state is BreakerState.OPEN else 0.0
 
     def _add_call(self, now: float, *, is_failed: bool) -> None:
         calls, oldest_at = self._calls, now - self._config.window_s

@@ -37,6 +37,7 @@ from typing import Annotated, Literal
 
 from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.policy.histogram import LogHistogram, Window
+from stayfast.policy.merged_times import MergedTimes
 from stayfast.policy.resilience.survival import Survival
 
 MIN_SAMPLES = 32
@@ -150,8 +151,17 @@ class FirstTokens:
             cut_off.add(now - began_at)
 
 
-def live_distribution(of: Sequence[FirstTokens], now: float) -> Survival:
-    """The distribution of the last minute, or of a longer time if that has too few samples."""
+def live_distribution(of: Sequence[FirstTokens], now: float, more: Sequence[MergedTimes] = ()) -> Survival:
+    """The distribution of the last minute, or of a longer time if that has too few samples. more: of other processes."""
+    ended, cut_off = recent_histograms(of, now)
+    for times in more:
+        ended.merge(LogHistogram(times.ended))
+        cut_off.merge(LogHistogram(times.cut_off))
+    return Survival(ended, cut_off)
+
+
+def recent_histograms(of: Sequence[FirstTokens], now: float) -> tuple[LogHistogram, LogHistogram]:
+    """The attempts of the last minute, or of a longer time if that has too few: those with a first token, and the others."""
     ended, cut_off = LogHistogram(), LogHistogram()
     for seconds in WINDOWS_S:
         ended, cut_off = LogHistogram(), LogHistogram()
@@ -159,7 +169,7 @@ def live_distribution(of: Sequence[FirstTokens], now: float) -> Survival:
             tokens.add_recent_to(seconds, now, ended, cut_off)
         if ended.n + cut_off.n >= ENOUGH_SAMPLES:
             break
-    return Survival(ended, cut_off)
+    return ended, cut_off
 
 
 @dataclass(frozen=True, slots=True)

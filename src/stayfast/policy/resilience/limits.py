@@ -157,6 +157,12 @@ class AdaptiveLimit:
         if value != self.value:
             self._set(value, "another worker learned it")
 
+    def rescale(self, factor: float, why: str) -> None:
+        """Other gateways use the upstream, too: multiply what was learned (policy/fleet/fleet_size.py)."""
+        if self.is_adaptive:
+            self._knee *= factor
+            self._set(self.value * factor, why)
+
     def _close_window(self, now: float) -> None:
         dropped = self._n_dropped / self._n
         base = min(self.value, 2.0 * self._n_peak)

@@ -53,20 +53,28 @@ class EventsPage(msgspec.Struct, frozen=True):
 
 
 class SweepReport(msgspec.Struct, frozen=True):
-    """What a sweep changed."""
+    """What a sweep changed.
+
+    expired_files: files whose time is over. Their records remain, unseen by `find_file`, until the caller has deleted the
+    contents and calls `delete_file`: a crash between the two leaves no content without a record.
+    """
 
     n_recovered: int = 0  # leases that had ended: back in the queue
     n_dead: int = 0
     n_expired: int = 0
-    n_purged: int = 0  # records and files whose time was over
-    finished: tuple[str, ...] = ()  # ids of jobs that are now expired or dead
+    n_purged: int = 0  # records whose time was over
+    finished: tuple[str, ...] = ()  # ids of jobs that are now expired, dead or cancelled
+    expired_files: tuple[str, ...] = ()
 
 
 class JobStore(Protocol):
     """Jobs, their events and results, batches and the records of files."""
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        """Store jobs, all of them or none. A line of a batch that is stored already is not stored again."""
+        """Store jobs, all of them or none. A job whose id or line of a batch is stored already is not stored again
+        (`is_new` False, the stored job), so a submission can be repeated. A line of a batch that is CANCELLING or has ended
+        is stored as CANCELLED.
+        """
 
     async def find(self, job_id: str) -> Job | None: ...
 
@@ -89,7 +97,8 @@ class JobStore(Protocol):
         """Extend leases."""
 
     async def finish(self, results: Sequence[JobResult]) -> list[bool]:
-        """End jobs. For each: False if the claim was superseded; its result is discarded. Advances the counts and usage of
+        """End jobs. For each: False if the claim was superseded; its result is discarded. A repetition with the same token
+        returns True again and changes nothing. Advances the counts and usage of
         their batches in the same transaction; a batch whose lines have all ended becomes FINALIZING.
         """
 
@@ -103,18 +112,20 @@ class JobStore(Protocol):
         """Cancel a job: at once if it is queued; a running one gets `is_cancelling`. Returns its new state."""
 
     async def retry_dead(self, job_id: str) -> Job | None:
-        """Put a failed, dead, expired or cancelled job back into the queue, without its result. None: unknown, or it has
-        another state.
+        """Put a failed, dead, expired or cancelled job back into the queue, without its result and deadline. None: unknown,
+        or it has another state, or the batch of its line is FINALIZING or has ended.
         """
 
-    async def recover(self, worker: str) -> int:
-        """Put back the claims of a worker that is known to have died, before their leases end. `worker` is a prefix:
-        `host:` of an id `host:boot:number`. Returns how many.
+    async def recover(self, worker: str, *, max_claims: int = 3) -> int:
+        """Put back the claims of a worker that is known to have died, before their leases end, and its claims of batches.
+        `worker` is a prefix: `host:` of an id `host:boot:number`. As in `sweep`, a job whose workers have died
+        `max_claims` times ends as DEAD, so that one that kills its worker does not run for ever. Returns how many jobs.
         """
 
     async def sweep(self, *, max_claims: int) -> SweepReport:
-        """Put jobs with ended leases back into the queue, or end them as DEAD after `max_claims` claims; end expired jobs;
-        purge what is over. Bounded work: call it again if it reports much.
+        """Put jobs with ended leases back into the queue, or end them as DEAD when `max_claims` workers have died with them
+        (claims that were released do not count; `retry_dead` starts anew); end expired jobs; purge what is over. Lines of a
+        batch stay until the batch has ended. Bounded work: call it again if it reports much.
         """
 
     async def depths(self) -> list[QueueDepth]:
@@ -127,7 +138,9 @@ class JobStore(Protocol):
         """Jobs of one tenant that have not ended."""
 
     async def append_events(self, job_id: str, token: int, events: Sequence[JobEvent]) -> bool:
-        """Append to the stream of a claimed job. False: the claim was superseded."""
+        """Append to the stream of a claimed job. An event whose number is stored already is ignored, so a call can be
+        repeated. False: the claim was superseded.
+        """
 
     async def read_events(self, job_id: str, after_n: int, limit: int = 500) -> EventsPage:
         """The events after number `after_n` (-1: from the start)."""
@@ -149,6 +162,9 @@ class JobStore(Protocol):
     async def update_batch(self, batch: Batch, *, lease_s: float | None) -> bool:
         """Write the fields that its coordinator changes: state, instants, problems, files, n_total, n_inserted; never the
         counts of ended lines. lease_s: extend the claim; None: give it up. False: `batch.token` was superseded.
+
+        VALIDATING and IN_PROGRESS do not replace CANCELLING. IN_PROGRESS becomes FINALIZING at once if all `n_total` lines
+        have ended.
         """
 
     async def cancel_batch(self, batch_id: str) -> Batch | None:
@@ -192,7 +208,8 @@ class FileWriter(Protocol):
 class FileBodies(Protocol):
     """The contents of files, by id."""
 
-    async def create(self, file_id: str) -> FileWriter: ...
+    async def create(self, file_id: str, *, spare_bytes: int = 0) -> FileWriter:
+        """spare_bytes: the space that it leaves free; without it the writer raises StoreFull."""
 
     def read(self, file_id: str, at: int = 0) -> AsyncIterator[bytes]:
         """The bytes from offset `at`, in parts of at most 256 KiB. Raises KeyError for an unknown file."""

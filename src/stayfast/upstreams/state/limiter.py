@@ -18,6 +18,7 @@ from stayfast.policy.admission.fair_share import TenantShare
 from stayfast.policy.admission.queue import Queue, QueueConfig, QueueEntry
 from stayfast.policy.resilience.cross_process import POLL_EVERY_S, SharedLimit
 from stayfast.policy.resilience.limits import AdaptiveLimit, LimitConfig
+from stayfast.upstreams.state.job_places import JobPlaces
 
 QUICKEST_GROWS = 1.02  # with every answer, so that a lasting slowdown is learned within some dozens
 HELD_WEIGHT = 0.1  # of the newest value in the mean duration of an attempt
@@ -147,14 +148,15 @@ class LimiterWaiter:
 class ConcurrencyLimiter:
     """The permits of one limit. Changed only on the event loop; nothing here awaits."""
 
-    __slots__ = ("_held_s", "_n_promised", "_name", "_queue", "_rng", "_shares", "lane", "limit", "max_waiting",
-                 "n_in_flight", "n_waiting_shares", "quickest", "shared_limit")
+    __slots__ = ("_held_s", "_n_promised", "_name", "_queue", "_rng", "_shares", "job_places", "lane", "limit",
+                 "max_waiting", "n_in_flight", "n_waiting_shares", "quickest", "shared_limit")
 
     def __init__(self, name: str, config: LimitConfig, lane: str = "", rng: Random | None = None,
                  quickest: FastestTtft | None = None) -> None:
         self.lane = lane  # empty: all lanes
         self.limit = AdaptiveLimit(config)
         self.shared_limit: SharedLimit | None = None  # None: this process has the limit for itself
+        self.job_places: JobPlaces | None = None  # of the upstream's common limiter; None: no jobs run here
         self.quickest = quickest or FastestTtft()
         self.max_waiting = config.max_waiting
         self.n_in_flight = 0

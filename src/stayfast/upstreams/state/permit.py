@@ -6,6 +6,7 @@ from math import inf
 
 from stayfast.core.types import Outcome
 from stayfast.policy.resilience.baselines import ANSWERED, LOST, NOTHING, WAITING, Baseline
+from stayfast.upstreams.state.job_places import LoadSample
 from stayfast.upstreams.state.limiter import ConcurrencyLimiter
 from stayfast.upstreams.state.upstream_state import ModelHealth, RunningCall, UpstreamState
 
@@ -16,12 +17,14 @@ LOST_IS_SLOW = 1.5  # times the usual time; an attempt that a faster hedge ended
 class Permit(RunningCall):
     """The permit of one attempt, from the start of the attempt to its end. Nothing here awaits."""
 
-    __slots__ = ("_is_released", "_upstream", "_work")
+    __slots__ = ("_is_released", "_sample", "_upstream", "_work")
 
     def __init__(self, upstream: UpstreamState, limiter: ConcurrencyLimiter, health: ModelHealth, baseline: Baseline,
-                 n_concurrent: int, *, work: float, began_at: float, slow_at: float) -> None:
+                 n_concurrent: int, *, work: float, began_at: float, slow_at: float,
+                 sample: LoadSample | None = None) -> None:
         self._upstream = upstream
         self.limiter = limiter
+        self._sample = sample  # None: no jobs run at this upstream
         self._work = work  # its share of the upstream's prefill backlog
         self.health = health
         self.baseline = baseline
@@ -59,9 +62,18 @@ class Permit(RunningCall):
         self._leave_backlog()
         del self._upstream.pending[self]
         self.actual_baseline = baseline
+        places = self._upstream.whole_limiter.job_places
+        if places is not None and self._sample is not None:
+            places.record_first_token(self._sample, self.took_s, now)
         if self.verdict is WAITING:
             self.verdict = ANSWERED
         self._upstream.record_first_token(self, now)
+
+    def record_gap(self, gap_s: float, now: float) -> None:
+        """The mean time between two tokens, at the end of a whole stream."""
+        places = self._upstream.whole_limiter.job_places
+        if places is not None and self._sample is not None:
+            places.record_gap(self._sample, gap_s, now)
 
     def record_slower_than_hedge(self, now: float) -> None:
         """A hedge was faster, so this attempt is cancelled. Its first token would have taken at least as long as it has run.
@@ -112,17 +124,23 @@ class Permit(RunningCall):
         elif outcome is _SUCCESS:
             upstream.concurrency.record_duration(now - self.began_at)
         upstream.n_in_flight -= 1
+        places = upstream.whole_limiter.job_places
+        if places is not None and self._sample is not None:
+            places.end_call(self._sample)
         self.limiter.release(now - self.began_at, has_answered=self.took_s is not None)
 
 
 def acquire_permit(upstream: UpstreamState, baseline: Baseline, now: float, model: str = "", *, n_tokens: float = 0.0,
-                   lane: str = "") -> Permit:
+                   lane: str = "", is_job: bool = False, is_streamed: bool = True) -> Permit:
     """Start an attempt. The caller has checked that the limiter has room. baseline: for its prompt size. n_tokens: the
     length of the prompt.
     """
-    limiter, backlog = upstream.limiter_of(lane), upstream.backlog
+    limiter, backlog, places = upstream.limiter_of(lane), upstream.backlog, upstream.whole_limiter.job_places
+    sample = None
+    if places is not None:
+        sample = places.start_call(upstream.n_in_flight, n_tokens, now, is_job=is_job, is_streamed=is_streamed)
     permit = Permit(upstream, limiter, upstream.health_of(model), baseline, limiter.acquire(),
                     work=backlog.start_call(n_tokens) if backlog is not None else 0.0, began_at=now,
-                    slow_at=now + baseline.time_at_ratio_s(upstream.slow_factor))
+                    slow_at=now + baseline.time_at_ratio_s(upstream.slow_factor), sample=sample)
     upstream.record_start(permit, now)
     return permit

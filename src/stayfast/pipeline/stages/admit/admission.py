@@ -27,7 +27,7 @@ from stayfast.pipeline.exchange import Exchange, OutcomeRecord
 from stayfast.pipeline.plan import Admitted
 from stayfast.policy.admission.fair_share import weighted_tokens
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
-from stayfast.policy.admission.priority import BANDS, RecentKeys, Urgency
+from stayfast.policy.admission.priority import BANDS, LOWEST_BAND, RecentKeys, Urgency
 from stayfast.policy.admission.queue import QueueEntry
 from stayfast.policy.admission.quota import NOTHING, Amount, Refusal
 from stayfast.policy.fleet.slices import WAIT_S
@@ -43,6 +43,7 @@ def _release_nothing() -> None:
 
 
 ADMITTED = Admitted(_release_nothing)
+JOB_ADMITTED = Admitted(_release_nothing, band=LOWEST_BAND)
 WaitForGrant = Callable[[str, str, float, float], Awaitable[bool]]  # of a tenant, a limit and a cost, until an instant
 
 
@@ -57,7 +58,7 @@ class AdmitAll:
     __slots__ = ()
 
     async def admit(self, ex: Exchange) -> Admitted:
-        return ADMITTED
+        return JOB_ADMITTED if ex.arrival.is_job else ADMITTED
 
 
 class Admission:
@@ -101,8 +102,9 @@ class Admission:
         if refusal is not None:
             raise self._over_quota(ex, tenant, refusal, now)
         try:
-            band = tenant.standing.band_for(arrival.urgency or (REALTIME if request.stream else PLAIN),
-                                        is_retry=bool(arrival.headers) and self._is_retry(ex, tenant))
+            band = LOWEST_BAND if arrival.is_job else tenant.standing.band_for(
+                arrival.urgency or (REALTIME if request.stream else PLAIN),
+                is_retry=bool(arrival.headers) and self._is_retry(ex, tenant))
             n_read, n_written = tenant.estimate_work(n_input, n_output) if places.lanes is not None else (n_input, n_output)
             admission_request = AdmissionRequest(band, weighted_tokens(n_input, n_output), n_input, n_read, n_written,
                                                  ex.ledger.ends_at, ex.deadline.at, request.model)
@@ -119,7 +121,8 @@ class Admission:
         lane, start_reply = admission_request.lane, None
         if lane is not None and places.lanes is not None and lane is not places.lanes.short:  # its prefills are counted
             start_reply = partial(places.note_first_token, admission_request)
-        place = _Place(ex.record, tenant, places, self._clock, reserved, admission_request, n_input, now)
+        place = _Place(ex.record, tenant, places, self._clock, reserved, admission_request, n_input, now,
+                       arrival.is_job)
         return Admitted(place.leave, start_reply, lane.name if lane is not None else "", band, tenant.share,
                         quota.allowances(now))
 
@@ -197,6 +200,7 @@ class _Place(msgspec.Struct):
     request: AdmissionRequest
     n_input: float  # estimated tokens
     began_at: float
+    is_job: bool  # usually long: it teaches nothing about other requests
 
     def leave(self) -> None:
         """Give the place back, and charge what was used instead of what was reserved. Never awaits."""
@@ -205,12 +209,12 @@ class _Place(msgspec.Struct):
         is_used = bool(self.record.attempts)  # rejected before any upstream was called: charge nothing
         used = (1.0, n_input + n_output, cost_usd) if is_used else NOTHING
         tenant.quota.reconcile(self.reserved, used, now)
-        if ttft_s is not None:
+        if ttft_s is not None and not self.is_job:
             self.places.learn_ttft(ttft_s)
             tenant.learn_usage(n_output, cost_usd)
         if n_read is not None:
             tenant.learn_computed_tokens(self.n_input, n_read)
-        took_s = now - self.began_at if is_used else None
+        took_s = now - self.began_at if is_used and not self.is_job else None
         self.places.give_back(tenant.share, self.request, weighted_tokens(n_input, n_output), took_s, now, has_left=has_left)
 
     def _used(self) -> tuple[float, float, float, float | None, int | None, bool]:

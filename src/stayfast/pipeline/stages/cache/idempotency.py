@@ -181,13 +181,13 @@ class Idempotency:
         self._running = running
 
     def claim(self, ex: Exchange) -> KeyClaim | Hit | None:
-        """None: the request has no key, or must not be stored. Raises Rejected (422) for a key that was used with another
-        body.
+        """None: the request has no key, must not be stored, or is a job, whose store has its answers. Raises Rejected (422)
+        for a key that was used with another body.
         """
         arrival, request, answers = ex.arrival, ex.request, self.answers
         control = request.cache or arrival.cache
         value = next((value for name, value in arrival.headers if name == HEADER), "")
-        if not value or not answers.config.ttl_s or arrival.events is not None or (
+        if not value or not answers.config.ttl_s or arrival.events is not None or arrival.is_job or (
                 control is not None and control.no_store):
             return None
         hop = next((value for name, value in arrival.headers if name == HOP_HEADER), "")  # a circle is not a retry

@@ -215,7 +215,7 @@ class Caller:
                     arrival.tenant, arrival.events, ex.policy.ends_partial and not request.stream, Sending())
         hedging = plan.route.hedging
         known = None
-        if hedging.is_on and not arrival.is_judgement:  # its one-word replies would look like quick answers
+        if hedging.is_on and not arrival.is_judgement and not arrival.is_job:  # both are unlike requests of clients
             known = hedging.first_tokens(target.upstream_model(request.model), len(request.body),
                                          is_whole=not request.stream)
         attempt = Attempt(target.member, call, plan.route.name, len(ex.record.attempts) + 1, is_incremental=is_incremental,
@@ -293,9 +293,10 @@ def _role_of(ex: Exchange, plan: Plan, target: Target) -> str:
 
 
 def _may_hedge(ex: Exchange, hedging: Hedging) -> bool:
-    """Whether two attempts may run at a time: not of an SDK's retry or a judgement, nor of a request that changes state."""
+    """Whether two attempts may run at a time: not of an SDK's retry, a judgement or a job, nor if a request changes state.
+    """
     request = ex.request
-    if ex.arrival.is_judgement:
+    if ex.arrival.is_judgement or ex.arrival.is_job:
         return False
     if (request.is_stateful or request.is_stored) and not hedging.config.allow_stateful:
         return False

@@ -1,0 +1,189 @@
+"""Jobs in one process: the store, the service of the endpoints, and what runs in the background.
+
+The store is opened at the start if there is one (its file exists, or an address is set), else at the first use.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+from stayfast.compose.current import CurrentSystem
+from stayfast.core.clock import Clock
+from stayfast.core.events import Sink
+from stayfast.core.jobs import QueueDepth
+from stayfast.jobs.capacity import JobCapacity
+from stayfast.jobs.config import JobsConfig
+from stayfast.jobs.coordinator import BatchCoordinator
+from stayfast.jobs.execution import JobExecution
+from stayfast.jobs.presence import WorkerPresence
+from stayfast.jobs.runner import JobRunner
+from stayfast.jobs.service import JobService
+from stayfast.jobs.sweeper import JobSweeper
+from stayfast.jobs.terms import QueueTerms
+from stayfast.jobs.webhooks import WebhookSender
+from stayfast.pipeline.stages.route import ANY_MODEL
+from stayfast.settings import Settings, read_environment
+from stayfast.stores.base import StoreUnavailable
+from stayfast.stores.jobs.base import JobStore
+from stayfast.stores.jobs.lazy import RETRY_S, LazyFileBodies, LazyJobStore, OpenStores
+from stayfast.stores.jobs.reports import ReportStore
+from stayfast.stores.jobs.sqlite import FILE_NAME
+
+FIND_EVERY_S = 1.0  # a store that another process creates is found within this time
+OpenJobStores = Callable[[JobsConfig, Path, Clock], Awaitable[OpenStores]]
+
+
+def jobs_folder(config: JobsConfig, environment: Mapping[str, str]) -> Path:
+    """The folder of the store's file, of uploaded files and of the workers' locks."""
+    if config.path:
+        return Path(config.path).expanduser()
+    state = environment.get("XDG_STATE_HOME", "")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "stayfast" / "jobs"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessParts:
+    """What a process lends to its jobs. warn: gets the cause of a warning. report: gets unexpected exceptions."""
+
+    clock: Clock
+    rng: Random
+    sink: Sink
+    warn: Callable[[str], None]
+    report: Callable[[BaseException], None]
+    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+class JobsHost:
+    """The jobs of one process. Belongs to one loop; outlives reloads. The store and its folder are those of the start."""
+
+    def __init__(self, settings: Settings, current: CurrentSystem, parts: ProcessParts, *, open_stores: OpenJobStores,
+                 is_sweeper: bool = True, has_siblings: bool = False) -> None:
+        """is_sweeper: False: another process of this gateway sweeps the store. has_siblings: another process may create it.
+        """
+        self.settings = settings  # in force; a reload replaces them
+        self.depths: Sequence[QueueDepth] = ()
+        self.folder = jobs_folder(settings.jobs, read_environment())
+        self.presence = WorkerPresence(self.folder / "workers")
+        self.runner: JobRunner | None = None
+        self._current = current
+        self._open_stores = open_stores
+        self._parts = parts
+        self._is_sweeper = is_sweeper
+        self._has_siblings = has_siblings
+        self.lazy = LazyJobStore(self._open, parts.clock, parts.sink)
+        self.files = LazyFileBodies(self.lazy)
+        self._loops: list[asyncio.Task[None]] = []
+        self._service: JobService | None = None  # with the settings in force, once it was needed
+        self._is_stopped = False
+        self._stop_at = -inf  # without a drain, as after an error
+
+    def make_service(self, settings: Settings) -> JobService:
+        """The service of the endpoints with these settings, on the same store."""
+        terms = QueueTerms(settings.jobs, settings.tenants, settings.admission.priority_points)
+        return JobService(self.lazy.as_store(), self.files, settings.jobs, self._parts.clock, terms,
+                          worker=self.presence.worker)
+
+    async def start(self, *, is_needed: bool = False) -> None:
+        """Open the store if there is one, or if it `is_needed`. Without it the gateway serves all the same, and tries again.
+        """
+        if self.config.store is None and not is_needed and not self._has_file():
+            if self._has_siblings:
+                self._loops.append(self._parts.spawn(self._open_later(FIND_EVERY_S, is_needed=False)))
+            return
+        try:
+            await self.lazy.open()
+        except StoreUnavailable as error:
+            self._parts.warn(str(error))
+            self._loops.append(self._parts.spawn(self._open_later(RETRY_S, is_needed=True)))
+
+    async def _open_later(self, every_s: float, *, is_needed: bool) -> None:
+        """Open the store once it can be opened; one that does not exist is left to the process that first needs it."""
+        while True:
+            await asyncio.sleep(every_s)
+            if not is_needed and not self._has_file():
+                continue
+            with suppress(StoreUnavailable):
+                await self.lazy.open()
+                return
+
+    def _has_file(self) -> bool:
+        return (self.folder / FILE_NAME).exists()
+
+    def drain(self) -> None:
+        """Claim no more jobs; those that run have the time of a drain."""
+        server = self.settings.server
+        self._stop_at = self._parts.clock.now() + server.grace_s + server.drain_s
+        if self.runner is not None:
+            self.runner.drain()
+
+    async def stop(self) -> None:
+        """Wait for the running jobs until the end of the drain, give back the rest, and close the store."""
+        self._is_stopped = True
+        for task in self._loops:
+            task.cancel()
+        if self.runner is not None:
+            await self.runner.stop(max(0.0, self._stop_at - self._parts.clock.now()))
+        self.presence.leave()
+        await self.lazy.close()
+
+    async def _open(self) -> OpenStores:
+        """Open the store, and begin to work. Raises StoreUnavailable."""
+        if self._is_stopped:
+            raise StoreUnavailable("the gateway is stopping")
+        stores = await self._open_stores(self.config, self.folder, self._parts.clock)
+        self.presence.announce()
+        self._loops.append(self._parts.spawn(self._begin()))
+        return stores
+
+    async def _begin(self) -> None:
+        """Once the store is open. The objects use the measured store."""
+        store, parts = self.lazy.as_store(), self._parts
+        if self.config.workers == "inside":
+            execution = JobExecution(self._current.serve, store, self._get_config, clock=parts.clock, rng=parts.rng)
+            self.runner = JobRunner(store, execution, JobCapacity(self._current, parts.clock), self._get_config,
+                                    clock=parts.clock, rng=parts.rng, sink=parts.sink)
+            self.runner.start(self.presence.worker)
+            if self._is_sweeper:
+                self._loops += [parts.spawn(loop) for loop in self._upkeep(store)]
+        sweeper = JobSweeper(store, self.files, self.presence, self._get_config, sink=parts.sink,
+                             on_depths=self._take_depths)
+        await sweeper.run(sweeps=self._is_sweeper)
+
+    def _upkeep(self, store: JobStore) -> Iterator[Coroutine[Any, Any, None]]:
+        """What one process of a gateway does for all: batches and webhooks."""
+        parts, worker = self._parts, self.presence.worker
+        yield BatchCoordinator(self._get_service, worker, is_known_model=self._is_known_model,
+                               report=parts.report).run()
+        if self.config.webhooks:
+            reports = cast("ReportStore", store)
+            yield WebhookSender(store, reports, self.config.webhooks, worker, clock=parts.clock, rng=parts.rng,
+                                sink=parts.sink).run()
+
+    def _is_known_model(self, model: str) -> bool:
+        routes = self._current.routes()
+        return model in routes or ANY_MODEL in routes
+
+    def _take_depths(self, depths: Sequence[QueueDepth]) -> None:
+        self.depths = depths
+        if self.runner is not None:
+            self.runner.note_depths(depths)
+
+    @property
+    def config(self) -> JobsConfig:
+        return self.settings.jobs
+
+    def _get_service(self) -> JobService:
+        if self._service is None or self._service.config is not self.settings.jobs:
+            self._service = self.make_service(self.settings)
+        return self._service
+
+    def _get_config(self) -> JobsConfig:
+        return self.settings.jobs
+
+    def __repr__(self) -> str:
+        return f"<JobsHost {self.folder}: {self.runner!r}>"

@@ -1,0 +1,70 @@
+"""The upkeep of the store by one process: jobs of dead workers, ended leases, expired jobs, old records, the figures.
+
+Several sweepers do no harm: each change happens once, in the store.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from stayfast.core.events import JobsSwept, Sink
+from stayfast.core.jobs import QueueDepth
+from stayfast.jobs.config import JobsConfig
+from stayfast.jobs.presence import WorkerPresence
+from stayfast.jobs.service import WORK, job_topic
+from stayfast.stores.base import StoreUnavailable
+from stayfast.stores.jobs.base import FileBodies, JobStore
+
+SWEEP_S = 3.0
+MUCH = 100  # changes of one sweep after which the next follows at once
+OnDepths = Callable[[Sequence[QueueDepth]], None]
+
+
+class JobSweeper:
+    """Belongs to one loop."""
+
+    __slots__ = ("_config", "_files", "_on_depths", "_presence", "_sink", "_store")
+
+    def __init__(self, store: JobStore, files: FileBodies, presence: WorkerPresence, config: Callable[[], JobsConfig], *,
+                 sink: Sink, on_depths: OnDepths) -> None:
+        self._store = store
+        self._files = files
+        self._presence = presence
+        self._config = config
+        self._sink = sink
+        self._on_depths = on_depths
+
+    async def run(self, *, sweeps: bool) -> None:
+        """Until cancelled. sweeps: False: another process of this machine sweeps; only the queue's figures are read."""
+        while True:
+            n_changes = 0
+            with suppress(StoreUnavailable):
+                if sweeps:
+                    n_changes = await self.recover() + await self._sweep()
+                self._on_depths(await self._store.depths())
+            if n_changes < MUCH:
+                await asyncio.sleep(SWEEP_S)
+
+    async def recover(self) -> int:
+        """Put back the jobs of dead workers of this machine; returns how many. Raises StoreUnavailable."""
+        n_jobs = 0
+        with self._presence.dead_workers() as dead:
+            for worker in dead:
+                n_jobs += await self._store.recover(worker)
+        if n_jobs:
+            self._sink.emit(JobsSwept(n_jobs, 0, 0))
+            await self._store.notify(WORK)
+        return n_jobs
+
+    async def _sweep(self) -> int:
+        report = await self._store.sweep(max_claims=self._config().max_claims)
+        for job_id in report.finished:
+            await self._store.notify(job_topic(job_id))
+        for file_id in report.expired_files:
+            await self._files.delete(file_id)
+            await self._store.delete_file(file_id)
+        if report.n_recovered:
+            await self._store.notify(WORK)
+        if report.n_recovered or report.n_dead or report.n_expired:
+            self._sink.emit(JobsSwept(report.n_recovered, report.n_dead, report.n_expired))
+        return report.n_recovered + report.n_dead + report.n_expired + report.n_purged

@@ -1,0 +1,192 @@
+"""The endpoints of single jobs: submit, list, show, result, events, cancel, delete."""
+
+import math
+from http import HTTPStatus
+
+from stayfast.core.errors import Rejected
+from stayfast.core.jobs import Door, Job, JobFilter, JobResult, JobState
+from stayfast.jobs.service import JobService, store_error, unknown_job
+from stayfast.server.backend import ActiveSystem
+from stayfast.server.http_request import LLM_ENDPOINTS, LLM_PATHS
+from stayfast.server.jobs.endpoint import JSON, Endpoint, EndpointReply, EndpointRequest
+from stayfast.server.jobs.event_stream import EVENT_STREAM, EventStream
+from stayfast.server.jobs.new_jobs import (
+    JobTerms,
+    decode_for_job,
+    headers_to_forward,
+    make_job,
+    parse_job_urgency,
+    read_idempotency_key,
+)
+from stayfast.server.jobs.positions import find_position
+from stayfast.stores.base import StoreUnavailable
+from stayfast.wire.jobs.job_objects import (
+    JobSubmission,
+    encode_job,
+    end_message,
+    parse_submission,
+    render_job_list,
+)
+
+MAX_PAGE = 100
+MIN_RETRY_S, MAX_RETRY_S = 1, 60
+_STATES = {state.value: state for state in JobState}
+_SINGLE_DOORS = (Door.JOBS, Door.ASYNC, Door.RESPONSES, Door.STREAM)
+_ENDED_WITHOUT_ANSWER = {JobState.CANCELLED: HTTPStatus.CONFLICT, JobState.EXPIRED: HTTPStatus.GATEWAY_TIMEOUT,
+                         JobState.DEAD: HTTPStatus.BAD_GATEWAY, JobState.FAILED: HTTPStatus.BAD_GATEWAY}
+
+
+class JobEndpoints:
+    """`/v1/jobs` and what is below it, for the jobs of the client's own key."""
+
+    def __init__(self, service: JobService, current: ActiveSystem) -> None:
+        self._service = service
+        self._current = current
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """For the server's table."""
+        return (
+            Endpoint("POST", "/v1/jobs", self.submit), Endpoint("GET", "/v1/jobs", self.list_jobs),
+            Endpoint("GET", "/v1/jobs/{id}", self.show), Endpoint("DELETE", "/v1/jobs/{id}", self.delete),
+            Endpoint("GET", "/v1/jobs/{id}/result", self.result), Endpoint("GET", "/v1/jobs/{id}/events", self.events),
+            Endpoint("POST", "/v1/jobs/{id}/cancel", self.cancel))
+
+    async def submit(self, request: EndpointRequest) -> EndpointReply:
+        """202 with the job, once it is stored; 200 for a repeated idempotency key whose job has ended."""
+        submission = parse_submission(await request.read_body(self._current.config.max_body_bytes))
+        api = LLM_ENDPOINTS.get(submission.path)
+        if api is None:
+            raise Rejected(f"Jobs run requests to {', '.join(LLM_PATHS)}.", code="bad_endpoint", param="endpoint")
+        try:
+            decoded = decode_for_job(api, bytes(submission.body), self._current)
+        except Rejected as error:
+            error.param = f"body.{error.param}" if error.param else "body"
+            raise
+        if decoded.is_background:
+            raise Rejected("A job runs in the background anyway. Leave background out, or send the body to /v1/responses.",
+                           code="background_job", param="body.background")
+        now = self._service.clock.wall()
+        job = make_job(decoded, Door.JOBS, read_terms(submission, request, now), self._service, tenant=request.tenant,
+                       headers=headers_to_forward(request.headers))
+        return await describe_submission(self._service, await self._service.submit_one(job))
+
+    async def show(self, request: EndpointRequest) -> EndpointReply:
+        """The job, with its place while it waits and its answer once it has ended."""
+        return await self._describe(await self._find(request))
+
+    async def list_jobs(self, request: EndpointRequest) -> EndpointReply:
+        """The client's jobs, newest first. `state`: some states; `batch`: the lines of one; `after`, `limit`."""
+        what = read_filter(request)
+        jobs = await self._service.list_jobs(what)
+        return EndpointReply(body=render_job_list(jobs[:what.limit - 1], has_more=len(jobs) == what.limit))
+
+    async def result(self, request: EndpointRequest) -> EndpointReply:
+        """The answer with its status, byte for byte. Raises Rejected (409) if there is none yet, or none will come."""
+        job = await self._find(request)
+        if not job.state.is_final:
+            raise Rejected("The job has not ended. Ask again later, or read its events.", status=409,
+                           code="job_not_finished", param="id", retry_after_s=MIN_RETRY_S)
+        result = await self._service.result(job)
+        if result is None or not result.body:
+            status = _ENDED_WITHOUT_ANSWER.get(job.state, HTTPStatus.NOT_FOUND)
+            raise Rejected(end_message(job.state), status=status, code=f"job_{job.state.value}", param="id")
+        return result_reply(result)
+
+    async def events(self, request: EndpointRequest) -> EndpointReply:
+        """The stream of a job, after `last-event-id` or `?after=`. Raises Rejected: 400 for a job without a stream, 410 for
+        a position that is no longer stored.
+        """
+        job = await self._find(request)
+        if not job.is_stream:
+            raise Rejected("The job has no events: its body does not set stream to true. "
+                           f"GET /v1/jobs/{job.id}/result has its answer.", code="job_not_streamed", param="id")
+        after = request.query.get("after", request.headers.get("last-event-id"))
+        after_n = await find_position(self._service, job, after) if after else -1
+        stream = EventStream(self._service, job, after_n, self._current.config.sse_keepalive_s, request.request_id)
+        return await stream.start()
+
+    async def cancel(self, request: EndpointRequest) -> EndpointReply:
+        """Cancel a job; one that has ended stays as it is."""
+        return await self._describe(await self._service.cancel(request.parameters["id"], request.tenant))
+
+    async def delete(self, request: EndpointRequest) -> EndpointReply:
+        """Delete an ended job with its answer and events. Raises Rejected (409) for one that has not ended."""
+        job = await self._find(request)
+        if not job.state.is_final:
+            raise Rejected("The job has not ended. Cancel it first.", status=409, code="job_not_finished", param="id")
+        try:
+            if not await self._service.store.delete(job.id):
+                raise unknown_job(job.id)
+        except StoreUnavailable as error:
+            raise store_error(error) from None
+        return EndpointReply(body=b'{"id":"%b","object":"job","deleted":true}' % job.id.encode())
+
+    async def _find(self, request: EndpointRequest) -> Job:
+        return await self._service.find(request.parameters["id"], request.tenant)
+
+    async def _describe(self, job: Job) -> EndpointReply:
+        result = await self._service.result(job) if job.state.is_final else None
+        place = await count_place(self._service, job)
+        headers = () if job.state.is_final else (("retry-after", str(retry_after_s(place))),)
+        return EndpointReply(body=encode_job(job, result=result, place=place), headers=headers)
+
+
+async def describe_submission(service: JobService, job: Job, more: tuple[tuple[str, str], ...] = ()) -> EndpointReply:
+    """The reply to an accepted job: 202 with its address, or 200 if a repeated submission finds it ended. more: headers."""
+    result = await service.result(job) if job.state.is_final else None
+    place = await count_place(service, job)
+    body, location = encode_job(job, result=result, place=place), ("location", f"/v1/jobs/{job.id}")
+    if job.state.is_final:
+        return EndpointReply(body=body, headers=(location, *more))
+    return EndpointReply(HTTPStatus.ACCEPTED, body, headers=(location, ("retry-after", str(retry_after_s(place))), *more))
+
+
+def result_reply(result: JobResult, more: tuple[tuple[str, str], ...] = ()) -> EndpointReply:
+    """An answer as its client would have got it, byte for byte. more: headers."""
+    headers = (("x-stayfast-upstream", result.upstream), ("x-stayfast-job-request", result.request_id))
+    media = JSON if result.body[:1] in b"{[" else EVENT_STREAM
+    return EndpointReply(result.status_code, result.body, media, (*(pair for pair in headers if pair[1]), *more))
+
+
+def read_terms(submission: JobSubmission, request: EndpointRequest, now_wall: float) -> JobTerms:
+    """Raises Rejected for a deadline before the start, an unknown priority or a bad idempotency key."""
+    run_at = submission.run_at or 0.0
+    deadline_at = now_wall + submission.deadline if submission.deadline is not None else None
+    if deadline_at is not None and run_at >= deadline_at:
+        raise Rejected("run_at lies after the deadline, which counts from now: the job could never run.",
+                       code="bad_deadline", param="deadline")
+    return JobTerms(parse_job_urgency(submission.priority), run_at, deadline_at, read_idempotency_key(request.headers),
+                    submission.metadata or {})
+
+
+def read_filter(request: EndpointRequest) -> JobFilter:
+    """The filter of a query, for one job more than the page has. Raises Rejected."""
+    query = request.query
+    for name in query:
+        if name not in ("state", "batch", "after", "limit"):
+            raise Rejected(f"Unknown parameter {name[:64]}. Supported: state, batch, after, limit.", param=name[:64])
+    words = [word for word in query.get("state", "").split(",") if word]
+    for word in words:
+        if word not in _STATES:
+            raise Rejected(f"state must be some of {', '.join(_STATES)}, separated by commas.", param="state")
+    limit = query.get("limit", "20")
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= 3 and 1 <= int(limit) <= MAX_PAGE):
+        raise Rejected(f"limit must be a whole number from 1 to {MAX_PAGE}.", param="limit")
+    batch_id = query.get("batch")
+    return JobFilter(request.tenant, states=tuple(_STATES[word] for word in words), batch_id=batch_id,
+                     doors=() if batch_id is not None else _SINGLE_DOORS, after_id=query.get("after"), limit=int(limit) + 1)
+
+
+async def count_place(service: JobService, job: Job) -> int | None:
+    """How many jobs run before this one, plus one; None unless it waits."""
+    if job.state is not JobState.QUEUED:
+        return None
+    try:
+        return await service.store.count_ahead(job.id) + 1
+    except StoreUnavailable as error:
+        raise store_error(error) from None
+
+
+def retry_after_s(place: int | None) -> int:
+    """When to look again: the sooner, the fewer jobs run before."""
+    return MIN_RETRY_S if place is None else min(MAX_RETRY_S, max(MIN_RETRY_S, math.ceil(math.sqrt(place))))

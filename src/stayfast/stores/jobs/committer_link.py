@@ -1,0 +1,116 @@
+"""A process's connection to the one that commits."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from stayfast.stores.base import StoreUnavailable
+from stayfast.stores.jobs.calls import (
+    ERRORS,
+    NOTIFIED,
+    CallMessage,
+    FrameConnection,
+    decode_reply,
+    decode_text,
+    describe_method,
+    encode,
+)
+from stayfast.stores.jobs.committer import SocketPath
+from stayfast.stores.jobs.topics import Topics
+
+CALL_S: Final = 30.0  # longest call
+
+
+class LinkLost(Exception):
+    """The committer ended during a call."""
+
+
+class CommitterLink:
+    """A connection to the committer of another process, and the calls in flight."""
+
+    def __init__(self, topics: Topics, on_lost: Callable[[], None]) -> None:
+        self._topics = topics
+        self._on_lost = on_lost
+        self._connection: FrameConnection | None = None
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._methods: dict[int, str] = {}
+        self._waits: set[str] = set()
+        self._number = 0
+
+    @property
+    def is_lost(self) -> bool:
+        return self._connection is None or self._connection.is_lost
+
+    async def connect(self, folder: Path) -> None:
+        """Raises OSError."""
+        address = SocketPath(folder)
+        try:
+            _, self._connection = await asyncio.get_running_loop().create_unix_connection(
+                lambda: FrameConnection(self._receive, self._lose), address.short)
+        finally:
+            address.close()
+
+    async def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        """Raises LinkLost, StoreUnavailable, ValueError."""
+        if self.is_lost:
+            raise LinkLost
+        assert self._connection is not None
+        self._number += 1
+        number, reply = self._number, asyncio.get_running_loop().create_future()
+        self._calls[number] = reply
+        self._methods[number] = method
+        try:
+            self._connection.send(encode(CallMessage(number, method, msgspec.Raw(encode(arguments)))))
+            async with asyncio.timeout(CALL_S):
+                return await reply
+        except TimeoutError:
+            raise StoreUnavailable("the process that commits does not reply") from None
+        finally:
+            del self._calls[number], self._methods[number]
+
+    def wait_for(self, topic: str) -> None:
+        """Have the next notification of a topic sent."""
+        if topic not in self._waits and not self.is_lost:
+            self._waits.add(topic)
+            self._send("+", topic)
+
+    def stop_waiting(self, topic: str) -> None:
+        """No process waits for it any more."""
+        if topic in self._waits:
+            self._waits.discard(topic)
+            self._send("-", topic)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def _send(self, method: str, topic: str) -> None:
+        if self._connection is not None:
+            self._connection.send(encode(CallMessage(0, method, msgspec.Raw(encode(topic)))))
+
+    def _receive(self, connection: FrameConnection, message: bytes) -> None:
+        try:
+            reply = decode_reply(message)
+            if reply.number == NOTIFIED:
+                topic = decode_text(reply.value)
+                self._waits.discard(topic)
+                self._topics.notify(topic)
+                return
+            call = self._calls.get(reply.number)
+            if call is None or call.done():
+                return
+            if reply.error:
+                call.set_exception(ERRORS.get(reply.error, StoreUnavailable)(decode_text(reply.value)))
+            else:
+                call.set_result(describe_method(self._methods[reply.number]).decode_reply(reply.value))
+        except msgspec.MsgspecError:
+            connection.close()
+
+    def _lose(self, connection: FrameConnection) -> None:
+        for call in self._calls.values():
+            if not call.done():
+                call.set_exception(LinkLost())
+        self._on_lost()
