@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -11,11 +12,14 @@ import pytest
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import Fanout
-from stayfast.policy.admission.quota import Bucket, QuotaConfig
+from stayfast.core.types import Api
+from stayfast.policy.admission.quota import Bucket, QuotaConfig, Refusal, TenantQuota
 from stayfast.policy.fleet.config import FleetConfig
 from stayfast.policy.fleet.slices import RECENT_S, US, WAIT_S, LeaseGrant, LeaseReport
 from stayfast.stores.fleet.quota_calls import QuotaCall, QuotaReply, QuotaStoreLost
 from stayfast.stores.fleet.redis_quota import RedisQuota
+from stayfast.upstreams.rate_limited import UpstreamRate
+from stayfast.wire.request_body import decode
 from stayfast.workers.fleet.quota_leases import LeaseMemory, QuotaLeases
 from stayfast.workers.shared_memory import SharedCounters, create_files
 from tests.services.redis_server import RedisServer, redis_server
@@ -422,6 +426,32 @@ def test_workers_of_one_gateway_share_its_slices_and_another_takes_the_lead(serv
         assert n_admitted >= 170
         assert workers[1].leader.calls["ok"] > 0
         for leases in workers:
+            await leases.close()
+
+    asyncio.run(main())
+
+
+def test_provider_limit_of_two_gateways_is_one(server: RedisServer) -> None:
+    """Calls of one provider's key, beyond 120 at once and 2 a second."""
+    async def main() -> None:
+        clock, n_sent = SystemClock(), 0
+        fleet = [QuotaLeases(RedisQuota(server.url, "provider", 5.0), f"g{n}", LeaseMemory(), clock, Fanout(), rng=Random(n))
+                 for n in range(2)]
+        config = QuotaConfig(requests_per_minute=120)
+        rates = []
+        for leases in fleet:
+            leases.configure(FleetConfig(), {"upstream p": config})
+            leases.begin(asyncio.create_task)
+            quota = TenantQuota(config, clock.now(), partial(leases.bucket, "upstream p"))
+            rates.append(UpstreamRate("upstream p", quota, clock, wait_for_grant=leases.wait_for_grant))
+        request = decode(Api.CHAT, b'{"model":"m","messages":[{"role":"user","content":"x"}]}')
+        began_at = time.monotonic()
+        while time.monotonic() < began_at + 4.0:
+            for rate in rates:
+                n_sent += not isinstance(await rate.reserve(request), Refusal)
+            await asyncio.sleep(0.01)
+        assert 108 <= n_sent <= 120 + 2 * (time.monotonic() - began_at)
+        for leases in fleet:
             await leases.close()
 
     asyncio.run(main())

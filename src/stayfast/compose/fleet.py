@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from random import Random
 from typing import Any
@@ -16,14 +17,18 @@ from stayfast.observe.metrics.definitions import (
     QUOTA_STORE_CALLS,
     QUOTA_STORE_LOST,
 )
+from stayfast.pipeline.admission.tenants import Buckets, own_buckets
 from stayfast.pipeline.stages.admit.admission import JUDGES
 from stayfast.policy.admission.overload import ANY_TENANT
-from stayfast.policy.admission.quota import QuotaConfig
+from stayfast.policy.admission.quota import QuotaConfig, TenantQuota
 from stayfast.policy.fleet.config import FleetConfig
-from stayfast.settings import Settings
+from stayfast.settings import HttpUpstream, Settings
+from stayfast.upstreams.base import Upstream
+from stayfast.upstreams.rate_limited import RateLimitedUpstream, UpstreamRate
 from stayfast.workers.channels import WorkerPeers
 from stayfast.workers.fleet.quota_leases import LeaseMemory, QuotaLeases
 from stayfast.workers.shared_memory import SharedCounters
+from stayfast.workers.sync import WorkerSync
 
 ANONYMOUS = "anonymous"
 
@@ -63,10 +68,37 @@ def _memory(siblings: WorkerPeers | None) -> LeaseMemory:
 
 
 def tenant_quotas(settings: Settings) -> Mapping[str, QuotaConfig]:
-    """The quotas of all tenants that there can be, by name."""
+    """The quotas of all tenants that there can be, and of providers, by name."""
     names = sorted({*settings.server.keys, *settings.tenants, ANONYMOUS, JUDGES} - {ANY_TENANT})
+    providers = {upstream_name(name): known.rate for name, known in settings.upstreams.items()
+                 if isinstance(known, HttpUpstream)}
     found = ((name, settings.tenants.get(name) or settings.tenants.get(ANY_TENANT)) for name in names)
-    return {name: tenant.quota for name, tenant in found if tenant is not None and tuple(tenant.quota.limits())}
+    quotas = {name: tenant.quota for name, tenant in found if tenant is not None} | providers
+    return {name: quota for name, quota in quotas.items() if tuple(quota.limits())}
+
+
+def upstream_name(name: str) -> str:
+    """The name of an upstream's limits among those of tenants."""
+    return f"upstream {name}"
+
+
+def limit_rate(upstream: Upstream, config: QuotaConfig, leases: QuotaLeases | None, buckets: Buckets,
+               clock: Clock) -> Upstream:
+    """The upstream behind its provider's limits, if there are any."""
+    if not tuple(config.limits()):
+        return upstream
+    name = upstream_name(upstream.name)
+    quota = TenantQuota(config, clock.now(), partial(buckets, name))
+    rate = UpstreamRate(name, quota, clock) if leases is None else UpstreamRate(
+        name, quota, clock, n_gateways=lambda: leases.leader.n_gateways, wait_for_grant=leases.wait_for_grant)
+    return RateLimitedUpstream(upstream, rate, clock)
+
+
+def shared_buckets(leases: QuotaLeases | None, workers: WorkerSync | None) -> Buckets:
+    """Makes buckets for all gateways, for all workers of this one, or for this process."""
+    if leases is not None:
+        return leases.bucket
+    return workers.quota_bucket if workers is not None else own_buckets
 
 
 def quota_gauges(leases: QuotaLeases | None) -> Samples:

@@ -11,7 +11,15 @@ from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate
 from stayfast.compose.assembly import assemble
 from stayfast.compose.caching import SemanticCaches, Stores, make_embedding, make_refresher, make_stores, prefix_state
 from stayfast.compose.current import CurrentSystem, Running
-from stayfast.compose.fleet import boot_name, gateway_id, make_quota_leases, quota_state, tenant_quotas
+from stayfast.compose.fleet import (
+    boot_name,
+    gateway_id,
+    limit_rate,
+    make_quota_leases,
+    quota_state,
+    shared_buckets,
+    tenant_quotas,
+)
 from stayfast.compose.fleet_host import Fleet
 from stayfast.compose.routes import bind_routes, make_routes, models_requested, queue_outlook, tier_of
 from stayfast.compose.state import state_report
@@ -31,7 +39,6 @@ from stayfast.observe.metrics.gen_ai import GenAiMetrics
 from stayfast.observe.metrics.job_metrics import JobMetrics
 from stayfast.observe.recent_requests import RecentRequests
 from stayfast.pipeline.admission.controller import QueueOutlook
-from stayfast.pipeline.admission.tenants import own_buckets
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.plan import RoutePolicy
@@ -164,6 +171,8 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     """
     sink, as_one = observers.sink, observers.worker_sync
     observers.held.resize(settings.server.max_buffered_bytes)
+    if observers.leases is not None:
+        observers.leases.configure(settings.fleet, tenant_quotas(settings))
     registry = _registry(settings, observers, doors, clock, rng, old=old)
     turns = {member.upstream.name: member.upstream for member in registry if isinstance(member.upstream, ServedTurn)}
     open_stores = make_stores(settings, (old.settings, old.stores) if old is not None else None, clock=clock, sink=sink,
@@ -178,8 +187,6 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     outlook = QueueOutlook()
     if settings.admission.max_in_flight is not None:
         outlook = queue_outlook(named, registry, as_one.admission_limit if as_one is not None else None)
-    if observers.leases is not None:
-        observers.leases.configure(settings.fleet, tenant_quotas(settings))
     admit = _admit(settings, old, clock, rng, observers, outlook=outlook)
     gateway = assemble(named, RoutePolicy(settings.defaults.timeouts), clock=clock, rng=rng, sink=sink, admit=admit,
                        tier_of=tier_of(settings), idempotency=settings.idempotency, owners=observers.owners,
@@ -231,8 +238,8 @@ def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, ob
     if isinstance(admit, Admission):
         admit.configure(settings.admission, settings.tenants, outlook)
     else:
-        shared = leases.bucket if leases is not None else as_one.quota_bucket if as_one is not None else own_buckets
-        admit = Admission(settings.admission, settings.tenants, clock, rng, outlook=outlook, buckets=shared,
+        admit = Admission(settings.admission, settings.tenants, clock, rng, outlook=outlook,
+                          buckets=shared_buckets(leases, as_one),
                           wait_for_grant=leases.wait_for_grant if leases is not None else None)
     if outlook.common is not None:
         outlook.common.set_taken(admit.places.n_taken)
@@ -244,7 +251,9 @@ def _upstream(name: str, upstream_settings: UpstreamSettings, observers: Observe
     """old_turn: of the same name before a reload; clients may still resume its turns."""
     sink = observers.sink
     if isinstance(upstream_settings, HttpUpstream):
-        return _http(name, upstream_settings, sink, clock, observers.held)
+        leases, workers = observers.leases, observers.worker_sync
+        return limit_rate(_http(name, upstream_settings, sink, clock, observers.held), upstream_settings.rate, leases,
+                          shared_buckets(leases, workers), clock)
     if isinstance(upstream_settings, AddedUpstream):
         return upstream_settings.build_upstream(name, clock)
     if isinstance(upstream_settings, TurnUpstreamSettings):

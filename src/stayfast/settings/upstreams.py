@@ -14,6 +14,7 @@ from stayfast.core.types import Api
 from stayfast.engine.config import EngineConfig
 from stayfast.http.client.client import split_base_url
 from stayfast.policy.admission.price import Prices
+from stayfast.policy.admission.quota import QuotaConfig
 from stayfast.policy.fleet.config import REDIS_URL, REDIS_URL_FORM
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
@@ -72,6 +73,9 @@ class HttpUpstream:
     probe: Annotated[bool, PROBE] = True
     limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
     breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
+    rate: Annotated[QuotaConfig, SettingDoc(
+        "The provider's limits on requests and tokens of this key, for all workers, and all gateways with the same `fleet`."
+    )] = field(default_factory=QuotaConfig)
     http: Annotated[Literal["auto", "1.1", "2"], SettingDoc("HTTP version.")] = "auto"
     max_connections: Annotated[int | None, SettingDoc(
         "Most connections. null: as `limit` and file descriptors allow.", minimum=1, maximum=100_000)] = None
@@ -89,6 +93,8 @@ class HttpUpstream:
             url += "/v1"  # a host alone; Anthropic's own base_url has no /v1 either
         split_base_url(url)
         object.__setattr__(self, "base_url", url)
+        if any(name.startswith("cost") for name, _, _ in self.rate.limits()):
+            raise ValueError("rate limits requests and tokens: costs are limited by tenants.NAME.quota")
         allowed = NATIVE_APIS[self.kind]
         for api in self.apis:
             if api not in allowed:

@@ -5,7 +5,7 @@ Python code that runs for each member of a list lets the event loop take it. Whe
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -254,6 +254,11 @@ class HttpStream:
         self.summary: AnswerSummary = translated.summary
         self._is_ended = False
         self._on_end = on_end  # called when it is closed
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Of the upstream's answer; names in lower case."""
+        return self._response.headers
 
     async def next(self) -> Chunk | None:
         failure = self.summary.failure
