@@ -18,12 +18,12 @@ from stayfast.server.jobs.new_jobs import (
     parse_job_urgency,
     read_idempotency_key,
 )
-from stayfast.server.jobs.positions import find_position
 from stayfast.stores.base import StoreUnavailable
 from stayfast.wire.jobs.job_objects import (
     JobSubmission,
     encode_job,
     end_message,
+    parse_event_id,
     parse_submission,
     render_job_list,
 )
@@ -101,8 +101,9 @@ class JobEndpoints:
             raise Rejected("The job has no events: its body does not set stream to true. "
                            f"GET /v1/jobs/{job.id}/result has its answer.", code="job_not_streamed", param="id")
         after = request.query.get("after", request.headers.get("last-event-id"))
-        after_n = await find_position(self._service, job, after) if after else -1
-        stream = EventStream(self._service, job, after_n, self._current.config.sse_keepalive_s, request.request_id)
+        epoch, after_n = parse_event_id(after) if after else (None, -1)
+        stream = EventStream(self._service, job, after_n, self._current.config.sse_keepalive_s, request.request_id,
+                             epoch=epoch)
         return await stream.start()
 
     async def cancel(self, request: EndpointRequest) -> EndpointReply:
