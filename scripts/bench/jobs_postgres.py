@@ -3,9 +3,8 @@
     python scripts/bench/jobs_postgres.py postgres://... [--jobs 20000] [--queued 0] [--submitters 64] [--workers 4]
 
 Each submitter submits one job of 2 kB, waits until it is durable, and submits the next. Then each worker claims 16, and
-finishes them with results of 2 kB, until none is left. `--queued` jobs are in the queue beforehand, and stay behind the
-others.
-Uses the schema stayfast_bench, and drops it.
+finishes them with results of 2 kB, until none is left. `--queued` jobs are in the queue beforehand, behind the others. Uses
+the schema stayfast_bench, and drops it.
 """
 
 import argparse

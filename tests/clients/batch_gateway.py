@@ -41,9 +41,8 @@ class KeyedGateway:
 def keyed_gateway(upstream: Upstream, folder: Path) -> Iterator[KeyedGateway]:
     """A gateway in front of `upstream`, whose jobs are in `folder`."""
     (own, own_digest), (other, other_digest) = (new_key(os.urandom(24)) for _ in range(2))
-    text = SETTINGS.format(origin=upstream.origin, model=UPSTREAM_MODEL, keepalive_s=0.2, brief_s=1.0)
+    text = SETTINGS.format(origin=upstream.origin, model=UPSTREAM_MODEL, keepalive_s=0.2, brief_s=1.0, folder=folder)
     text = text.replace("server: {", f"server: {{keys: {{own: '{own_digest}', other: '{other_digest}'}}, ", 1)
-    text += f"jobs: {{path: {folder / 'jobs'}, max_attempts: 2}}\n"
     settings = folder / "stayfast.yaml"
     settings.write_text(text)
     with started(settings, folder) as gateway:

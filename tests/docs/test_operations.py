@@ -71,6 +71,25 @@ def test_kubernetes_manifest_is_valid() -> None:
     assert parts["Service"]["spec"]["selector"] == parts["Deployment"]["spec"]["template"]["metadata"]["labels"]
 
 
+def test_compose_file_is_valid() -> None:
+    """Its settings load and use both servers, each gateway has a name and an address, and Docker waits for the drain."""
+    parts = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text(encoding="utf-8"))
+    text = parts["configs"]["settings"]["content"].replace("$$", "$")
+    gateways = {name: service for name, service in parts["services"].items() if name.startswith("gateway")}
+    one, other = gateways.values()
+    variables = variables_for(text) | {"JOBS_STORE": "postgres://stayfast:a@postgres/stayfast", "REDIS_URL": "redis://redis/0"}
+    assert set(variables_for(text)) == set(one["environment"])
+    settings = load_settings(SettingsText("stayfast.yaml", text), variables, kinds=KINDS)
+    assert settings.jobs.store is not None
+    assert settings.jobs.wake is not None
+    assert settings.jobs.path in one["tmpfs"][1]
+    assert one["hostname"] != other["hostname"]
+    ports = {port.split(":")[1] for service in gateways.values() for port in service["ports"]}
+    assert ports == {str(settings.server.port)}
+    assert int(one["stop_grace_period"].removesuffix("s")) > longest_stop_s(settings.server)
+    assert set(one["depends_on"]) == {"postgres", "redis"} < set(parts["services"])
+
+
 def test_the_image_runs_a_command_that_exists() -> None:
     """The Dockerfile's CMD parses, and copies only what there is."""
     text = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")

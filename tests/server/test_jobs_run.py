@@ -1,6 +1,7 @@
 """Jobs in a real gateway: accepted, run, found after a restart; drained, killed and reloaded. Over sockets."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -114,3 +115,46 @@ def spawned(folder: Path, text: str) -> Iterator[tuple[Gateway, "subprocess.Pope
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()
+
+
+def test_stayfast_work_runs_the_jobs_of_a_gateway_without_workers(tmp_path: Path) -> None:
+    """Two processes with one store; SIGTERM ends the worker with status 0."""
+    text = settings(tmp_path).replace("lease_s: 5", "lease_s: 5, workers: none")
+    with running(tmp_path, 1, text) as gateway:
+        job_id = submit(gateway)
+        command = [sys.executable, "-m", "stayfast", "work", "--config", "stayfast.yaml", "--concurrency", "4"]
+        worker = subprocess.Popen(command, cwd=tmp_path)
+        try:
+            until(lambda: has_ended(gateway, job_id))
+        finally:
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(20) == 0
+
+
+def test_stayfast_work_with_a_wrong_number_prints_the_problem(tmp_path: Path) -> None:
+    """As settings do."""
+    (tmp_path / "stayfast.yaml").write_text(settings(tmp_path))
+    ended = subprocess.run([sys.executable, "-m", "stayfast", "work", "--concurrency", "0"], cwd=tmp_path,
+                           capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 78
+    assert "concurrency" in ended.stderr
+
+
+def test_a_killed_worker_of_two_loses_no_job(tmp_path: Path) -> None:
+    """Its jobs go on in the other one, or in its successor, before their lease of 60 s has ended."""
+    text = settings(tmp_path).replace("lease_s: 5", "lease_s: 60").replace("script: steady", "script: jagged")
+    with running(tmp_path, 2, text) as gateway:
+        ids = [submit(gateway) for _ in range(30)]
+        os.kill(gateway.pids()[0], signal.SIGKILL)
+        began_at = time.monotonic()
+        until(lambda: all(has_ended(gateway, job_id) for job_id in ids))
+        assert time.monotonic() - began_at < 30
+
+
+def test_jobs_of_one_worker_are_run_by_all(tmp_path: Path) -> None:
+    """The store's file is created at the first submission, by the worker that gets it; the other one opens it too."""
+    text = settings(tmp_path).replace("concurrency: 4", "concurrency: 1")
+    with running(tmp_path, 2, text) as gateway:
+        ids = [submit(gateway) for _ in range(3)]
+        until(lambda: len(list((tmp_path / "jobs" / "workers").glob("*"))) >= 2)
+        until(lambda: all(has_ended(gateway, job_id) for job_id in ids))

@@ -359,11 +359,11 @@ def test_websocket_pings_and_disconnects_without_any_answer() -> None:
 
     async def main() -> None:
         limits = HttpLimits(idle_timeout_s=0.2, head_timeout_s=0.2, body_timeout_s=0.2)
-        async with sockets(WebSocketLimits(ping_s=0.3), limits) as running, running.open() as client:
+        async with sockets(WebSocketLimits(ping_s=0.6), limits) as running, running.open() as client:
             silent = await running.open_raw()
             assert await read_frame(silent) == (PING, b"")
             assert await silent.rest() == b""
-            await asyncio.sleep(0.7)
+            await asyncio.sleep(1.0)
             await client.send("still here")
             assert await client.recv() == "still here"
 
@@ -374,11 +374,11 @@ def test_websocket_idle_client_is_closed_unless_the_handler_works() -> None:
     """Pings alone do not keep it."""
 
     async def main() -> None:
-        async with sockets(WebSocketLimits(ping_s=0.1, idle_timeout_s=0.2)) as running, running.open("/ws/work") as worked:
+        async with sockets(WebSocketLimits(ping_s=0.5, idle_timeout_s=0.4)) as running, running.open("/ws/work") as worked:
             async with running.open() as idle:
                 with pytest.raises(ConnectionClosed):
                     await idle.recv()
-                assert (idle.close_code, idle.close_reason) == (1001, "No message for 0.2 s.")
+                assert (idle.close_code, idle.close_reason) == (1001, "No message for 0.4 s.")
             running.app.gate.set()
             assert await worked.recv() == "done"
 

@@ -9,7 +9,7 @@ import asyncpg
 from stayfast.core.clock import SystemClock
 from stayfast.stores.jobs.base import FileBodies, JobStore
 from stayfast.stores.jobs.postgres.store import open_postgres_store
-from tests.services.job_store_rig import JobStoreRig
+from stayfast.stores.jobs.wakeups_redis import wake_by_redis
 
 _numbers = count()
 START = 1_800_000_000.0
@@ -21,16 +21,21 @@ class PostgresRig:
     store: JobStore
     files: FileBodies
 
-    def __init__(self, server_url: str, suffix: str = "") -> None:
+    def __init__(self, server_url: str, suffix: str = "", redis_url: str | None = None) -> None:
         self._server_url = server_url
+        self._redis_url = redis_url
         self.schema = f"rig{next(_numbers)}"
         self.url = f"{server_url}?search_path={self.schema}{suffix}"
         self._now = START
 
     async def open(self) -> None:
         """Open the store on an empty schema."""
-        self.store, self.files = await open_postgres_store(self.url, SystemClock())
+        await self._open()
         await self.advance(0.0)
+
+    async def _open(self) -> None:
+        store, self.files = await open_postgres_store(self.url, SystemClock())
+        self.store = store if self._redis_url is None else wake_by_redis(store, self._redis_url, SystemClock(), self.schema)
 
     def now(self) -> float:
         """The store's clock, in Unix seconds."""
@@ -49,13 +54,13 @@ class PostgresRig:
     async def restart(self) -> None:
         """Close the store and open it again."""
         await self.store.close()
-        self.store, self.files = await open_postgres_store(self.url, SystemClock())
+        await self._open()
 
 
 @asynccontextmanager
-async def postgres_rig(server_url: str, suffix: str = "") -> AsyncIterator[JobStoreRig]:
-    """An empty store."""
-    rig = PostgresRig(server_url, suffix)
+async def postgres_rig(server_url: str, suffix: str = "", redis_url: str | None = None) -> AsyncIterator[PostgresRig]:
+    """An empty store. suffix: more parameters of its URL."""
+    rig = PostgresRig(server_url, suffix, redis_url)
     await rig.open()
     try:
         yield rig

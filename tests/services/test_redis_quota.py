@@ -11,12 +11,13 @@ import pytest
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import Fanout
-from stayfast.policy.admission.quota import Bucket
+from stayfast.policy.admission.quota import Bucket, QuotaConfig
 from stayfast.policy.fleet.config import FleetConfig
-from stayfast.policy.fleet.slices import US, WAIT_S, LeaseGrant, LeaseReport
+from stayfast.policy.fleet.slices import RECENT_S, US, WAIT_S, LeaseGrant, LeaseReport
 from stayfast.stores.fleet.quota_calls import QuotaCall, QuotaReply, QuotaStoreLost
 from stayfast.stores.fleet.redis_quota import RedisQuota
 from stayfast.workers.fleet.quota_leases import LeaseMemory, QuotaLeases
+from stayfast.workers.shared_memory import SharedCounters, create_files
 from tests.services.redis_server import RedisServer, redis_server
 
 TENANT, LIMIT = "web", "requests_per_minute"
@@ -34,10 +35,8 @@ def report(*, wanted: float = 0.0, needed: float = 0.0, spent: float = 0.0, held
            base: tuple[float, float] = (0.0, 0.0), demand: float = 1.0, alone: float = 0.0, full_at_us: int = 0
            ) -> LeaseReport:
     """Of a limit of 100 a minute, in seconds of the bucket."""
-    spent_us, held_us, *base_us, demand_ppm, wanted_us, needed_us, alone_us = (
-        round(number * US) for number in (spent, held, *base, demand, wanted, needed, alone))
-    return LeaseReport(60 * US, spent_us, held_us, base_us[0], base_us[1], demand_ppm, wanted_us, needed_us, alone_us,
-                       full_at_us)
+    numbers = (60, spent, held, *base, demand, wanted, needed, alone)
+    return LeaseReport._make((*(round(number * US) for number in numbers), full_at_us))
 
 
 class Caller:
@@ -60,7 +59,7 @@ class Caller:
 def run_calls(server: RedisServer, tenant: str, test: Callable[[Caller, Caller], Awaitable[None]]) -> None:
     """Two gateways, in a loop of their own."""
     async def main() -> None:
-        store = RedisQuota(server.url, "calls")
+        store = RedisQuota(server.url, "calls", 5.0)
         try:
             await test(Caller(store, tenant, "a"), Caller(store, tenant, "b"))
         finally:
@@ -116,7 +115,7 @@ def test_redis_quota_held_slice_keeps_its_place_in_the_bucket(server: RedisServe
     run_calls(server, "held", test)
 
 
-def test_redis_quota_debt_is_charged_and_all_or_nothing_stays(server: RedisServer) -> None:
+def test_redis_quota_debt_is_charged_and_needs_are_all_or_nothing(server: RedisServer) -> None:
     async def test(a: Caller, b: Caller) -> None:
         await a.send(report(wanted=10.0))
         await a.send(report(spent=58.0, base=(0.0, 10.0)))  # 48 s more than it had
@@ -126,25 +125,26 @@ def test_redis_quota_debt_is_charged_and_all_or_nothing_stays(server: RedisServe
     run_calls(server, "debt", test)
 
 
-def test_redis_quota_what_was_entitled_without_the_server_leaves_no_debt(server: RedisServer) -> None:
+def test_redis_quota_refill_that_a_full_bucket_could_not_take_is_not_charged(server: RedisServer) -> None:
     async def test(a: Caller, _: Caller) -> None:
-        await a.send(report(wanted=50.0))
-        grant = await a.send(report(spent=90.0, base=(0.0, 50.0), alone=40.0))
+        await a.send(report())
+        await asyncio.sleep(RECENT_S + 0.5)  # a full bucket overflows
+        grant = await a.send(report(spent=1.5, alone=1.5))
         assert grant is not None
-        assert grant.level_us == 0
-        grant = await a.send(report(spent=95.0, base=(90.0, 0.0)))
+        assert grant.level_us == 60 * US
+        grant = await a.send(report(spent=6.5, alone=5.0))
         assert grant is not None
-        assert grant.level_us == pytest.approx(-5 * US, abs=SLOW_S * US)
+        assert 55 * US <= grant.level_us <= 56 * US  # what is left of the credit
 
     run_calls(server, "entitled debt", test)
 
 
 def test_redis_quota_entitlements_add_up_to_one_at_most(server: RedisServer) -> None:
-    async def test(a: Caller, other: Caller) -> None:
+    async def test(a: Caller, _: Caller) -> None:
         rng = Random(3)
         callers = [Caller(a.store, a.tenant, f"g{n}") for n in range(6)]
         last: dict[str, int] = {}
-        for _ in range(60):
+        for _n in range(60):
             caller = rng.choice(callers)
             grant = await caller.send(report(demand=rng.choice([0.0, 0.5, 4.0])))
             assert grant is not None
@@ -209,7 +209,6 @@ class Gateways:
             self.buckets.append(leases.bucket(TENANT, LIMIT, CAPACITY, PER_S, clock.now()))
         self.admitted: list[list[float]] = [[] for _ in range(n)]
         self.longest_wait_s = 0.0
-        self.tasks: list[asyncio.Task[None]] = []
 
     async def admit(self, n: int) -> bool:
         """A request, as `Admission` admits it."""
@@ -245,13 +244,11 @@ class Gateways:
 @asynccontextmanager
 async def gateways(server: RedisServer, prefix: str, n: int = 4) -> AsyncIterator[Gateways]:
     fleet = Gateways(server.url, prefix, n)
-    fleet.tasks = [asyncio.create_task(leases.run()) for leases in fleet.all]
+    for leases in fleet.all:
+        leases.begin(asyncio.create_task)
     try:
         yield fleet
     finally:
-        for task in fleet.tasks:
-            task.cancel()
-        await asyncio.gather(*fleet.tasks, return_exceptions=True)
         for leases in fleet.all:
             await leases.close()
 
@@ -284,7 +281,7 @@ def test_gateways_dead_one_leaves_its_share_to_the_others(server: RedisServer) -
         async with gateways(server, "dead", 3) as fleet:
             began_at = time.monotonic()
             await fleet.load((90.0, 20.0, 10.0), 4.0)
-            fleet.tasks[0].cancel()  # as a kill: it gives nothing back
+            await fleet.all[0].stop()  # as a kill: it gives nothing back
             died_at = time.monotonic()
             await fleet.load((0.0, 80.0, 40.0), 5.0)
             took_s = time.monotonic() - died_at
@@ -342,14 +339,89 @@ def test_gateways_unreachable_server_admit_an_equal_part(server: RedisServer) ->
     """From the start: half of the burst, then half of the refill."""
     async def main() -> None:
         fleet = Gateways(server.url.replace("redis://", "redis://:hush@"), "wrong", 2)
-        tasks = [asyncio.create_task(leases.run()) for leases in fleet.all]
+        for leases in fleet.all:
+            leases.begin(asyncio.create_task)
         began_at = time.monotonic()
         await fleet.load((100.0, 0.0), 2.0)
         took_s = time.monotonic() - began_at
         assert CAPACITY / 2 <= fleet.n_since(began_at) <= CAPACITY / 2 + PER_S / 2 * took_s + 3
         assert fleet.all[0].leader.why_lost == "AuthenticationError"
         assert fleet.longest_wait_s < WAIT_S + SLOW_S
-        for task in tasks:
-            task.cancel()
+        for leases in fleet.all:
+            await leases.close()
+
+    asyncio.run(main())
+
+
+class AheadClock(SystemClock):
+    """An hour ahead of the others, in all that it shows."""
+
+    def __init__(self) -> None:
+        self.now = lambda: time.monotonic() + 3600
+        self.wall = lambda: time.time() + 3600
+
+
+def test_gateways_clock_of_one_an_hour_ahead_changes_nothing(server: RedisServer) -> None:
+    async def main() -> None:
+        clocks = (SystemClock(), AheadClock())
+        fleet = [QuotaLeases(RedisQuota(server.url, "ahead", 5.0), f"g{n}", LeaseMemory(), clock, Fanout(), rng=Random(n))
+                 for n, clock in enumerate(clocks)]
+        buckets = [leases.bucket(TENANT, LIMIT, CAPACITY, 0.001, clock.now())
+                   for leases, clock in zip(fleet, clocks, strict=True)]
+        n_admitted = 0
+        for leases in fleet:
+            leases.begin(asyncio.create_task)
+        began_at = time.monotonic()
+        while time.monotonic() < began_at + 4.0:
+            for bucket, clock in zip(buckets, clocks, strict=True):
+                n_admitted += bucket.take(1.0, clock.now())
+            await asyncio.sleep(0.005)
+        assert 0.9 * CAPACITY <= n_admitted <= CAPACITY
+        for leases in fleet:
+            await leases.close()
+
+    asyncio.run(main())
+
+
+def test_workers_of_one_gateway_share_its_slices_and_another_takes_the_lead(server: RedisServer, tmp_path: Path) -> None:
+    """Only the leader calls the server. When it ends, the other worker continues with what is left in shared memory."""
+    async def main() -> None:
+        create_files(tmp_path)
+        clock = SystemClock()
+        workers = [QuotaLeases(RedisQuota(server.url, "workers", 5.0), "g", LeaseMemory(SharedCounters(tmp_path), n, 2),
+                               clock, Fanout(), rng=Random(n)) for n in range(2)]
+        quota = QuotaConfig(requests_per_minute=600)  # 10 a second
+        buckets = []
+        for leases in workers:
+            leases.configure(FleetConfig(), {TENANT: quota})
+            buckets.append(leases.bucket(TENANT, LIMIT, 600.0, 10.0, clock.now()))
+            leases.begin(asyncio.create_task)
+
+        async def admit(n: int) -> bool:
+            bucket, now = buckets[n], clock.now()
+            if bucket.take(1.0, now):
+                return True
+            return await workers[n].wait_for_grant(TENANT, LIMIT, 1.0, now + 1.0) and bucket.take(1.0, clock.now())
+
+        await asyncio.sleep(0.1)
+        assert [leases.leader.is_leading for leases in workers] == [True, False]
+        n_admitted = 0
+        for _ in range(100):
+            n_admitted += await admit(1)  # the worker that does not lead
+            await asyncio.sleep(0.01)
+        assert n_admitted >= 90
+        assert sum(workers[1].leader.calls.values()) == 0
+        await workers[0].stop()
+        began_at = time.monotonic()
+        while not workers[1].leader.is_leading:
+            assert time.monotonic() < began_at + 10.0
+            await asyncio.sleep(0.05)
+        for _ in range(100):
+            n_admitted += await admit(1)
+            await asyncio.sleep(0.01)
+        assert n_admitted >= 170
+        assert workers[1].leader.calls["ok"] > 0
+        for leases in workers:
+            await leases.close()
 
     asyncio.run(main())

@@ -121,6 +121,10 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--check", action="store_true", help="check the settings and exit")
     serve.add_argument("--worker", help=argparse.SUPPRESS)  # n/N: one of a parent's workers
 
+    work = commands.add_parser("work", help="run jobs from the shared store, without listening")
+    work.add_argument("--config", metavar="FILE", help="settings (default: as for serve)")
+    work.add_argument("--concurrency", metavar="N", help="most jobs at a time (default: the settings')")
+
     check = commands.add_parser("check", help="check a settings file")
     check.add_argument("file", nargs="?", help="settings (default: as for serve)")
 

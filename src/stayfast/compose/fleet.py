@@ -41,15 +41,15 @@ def boot_name(siblings: WorkerPeers | None) -> str:
     return os.urandom(4).hex()
 
 
-def make_quota_leases(settings: Settings, siblings: WorkerPeers | None, clock: Clock, sink: Sink
+def make_quota_leases(gateway: str, settings: Settings, siblings: WorkerPeers | None, clock: Clock, sink: Sink
                       ) -> QuotaLeases | None:
-    """The quotas that gateways share; None: there is no other gateway."""
+    """The quotas that gateways share; None: there is no other gateway. gateway: the id of this one."""
     config = settings.fleet
     if config.url is None:
         return None
     redis = import_module("stayfast.stores.fleet.redis_quota")  # here: it needs a package that only an extra brings
     store = redis.RedisQuota(config.url.reveal(), config.prefix)
-    return QuotaLeases(store, gateway_id(config, boot_name(siblings)), _memory(siblings), clock, sink,
+    return QuotaLeases(store, gateway, _memory(siblings), clock, sink,
                        rng=Random(os.urandom(8)))
 
 

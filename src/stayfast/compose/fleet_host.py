@@ -15,7 +15,6 @@ import msgspec
 
 from stayfast import __version__
 from stayfast.compose.current import CurrentSystem
-from stayfast.compose.fleet import gateway_id
 from stayfast.compose.routes import models_requested
 from stayfast.core.clock import Clock
 from stayfast.core.setting import Secret
@@ -95,8 +94,9 @@ class FleetPart:
 class Fleet:
     """The fleet as one process has it. Outlives reloads. Belongs to one loop."""
 
-    def __init__(self, settings: Settings, current: CurrentSystem, siblings: WorkerPeers | None, sync: WorkerSync | None,
-                 *, clock: Clock, log: Callable[..., None]) -> None:
+    def __init__(self, gateway: str, settings: Settings, current: CurrentSystem, siblings: WorkerPeers | None,
+                 sync: WorkerSync | None, *, clock: Clock, log: Callable[..., None]) -> None:
+        """gateway: its id, the same in all workers."""
         self._clock = clock
         self._siblings = siblings or WorkerPeers()
         self._sync = sync
@@ -105,7 +105,7 @@ class Fleet:
         self._announcing: asyncio.Task[None] | None = None
         self._running: tuple[asyncio.Task[None], ...] = ()
         self.part = FleetPart(current, clock)
-        self.id = gateway_id(settings.fleet, boot_nonce(self._siblings))
+        self.id = gateway
         self.link: FleetLink | None = None
         self._times: TimesExchange | None = None
         if settings.fleet.url is not None:
@@ -223,12 +223,6 @@ class _Host:
 
     async def swap_times(self, given: Callable[[int], TimesByKind]) -> Mapping[int, TimesByKind]:
         return await self._fleet.swap_times(self._workers, given)
-
-
-def boot_nonce(siblings: WorkerPeers) -> str:
-    """New with each start of a gateway, and the same in all its workers: they share a directory with a random name."""
-    folder = siblings.directory
-    return sha256(folder.name.encode()).hexdigest()[:8] if folder is not None else os.urandom(4).hex()
 
 
 def origin_of(upstream: HttpUpstream) -> str:

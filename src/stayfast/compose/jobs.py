@@ -5,6 +5,7 @@ The store is opened at the start if there is one (its file exists, or an address
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -29,10 +30,11 @@ from stayfast.pipeline.stages.route import ANY_MODEL
 from stayfast.settings import Settings, read_environment
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import JobStore
-from stayfast.stores.jobs.lazy import LazyFileBodies, LazyJobStore, OpenStores
+from stayfast.stores.jobs.lazy import RETRY_S, LazyFileBodies, LazyJobStore, OpenStores
 from stayfast.stores.jobs.reports import ReportStore
 from stayfast.stores.jobs.sqlite import FILE_NAME
 
+FIND_EVERY_S = 1.0  # a store that another process creates is found within this time
 OpenJobStores = Callable[[JobsConfig, Path, Clock], Awaitable[OpenStores]]
 
 
@@ -60,8 +62,9 @@ class JobsHost:
     """The jobs of one process. Belongs to one loop; outlives reloads. The store and its folder are those of the start."""
 
     def __init__(self, settings: Settings, current: CurrentSystem, parts: ProcessParts, *, open_stores: OpenJobStores,
-                 is_sweeper: bool = True) -> None:
-        """is_sweeper: False: another process of this gateway sweeps the store."""
+                 is_sweeper: bool = True, has_siblings: bool = False) -> None:
+        """is_sweeper: False: another process of this gateway sweeps the store. has_siblings: another process may create it.
+        """
         self.settings = settings  # in force; a reload replaces them
         self.depths: Sequence[QueueDepth] = ()
         self.folder = jobs_folder(settings.jobs, read_environment())
@@ -71,6 +74,7 @@ class JobsHost:
         self._open_stores = open_stores
         self._parts = parts
         self._is_sweeper = is_sweeper
+        self._has_siblings = has_siblings
         self.lazy = LazyJobStore(self._open, parts.clock, parts.sink)
         self.files = LazyFileBodies(self.lazy)
         self._loops: list[asyncio.Task[None]] = []
@@ -84,14 +88,31 @@ class JobsHost:
         return JobService(self.lazy.as_store(), self.files, settings.jobs, self._parts.clock, terms,
                           worker=self.presence.worker)
 
-    async def start(self) -> None:
-        """Open the store if there is one; without it the gateway serves all the same."""
-        if self.config.store is None and not (self.folder / FILE_NAME).exists():
+    async def start(self, *, is_needed: bool = False) -> None:
+        """Open the store if there is one, or if it `is_needed`. Without it the gateway serves all the same, and tries again.
+        """
+        if self.config.store is None and not is_needed and not self._has_file():
+            if self._has_siblings:
+                self._loops.append(self._parts.spawn(self._open_later(FIND_EVERY_S, is_needed=False)))
             return
         try:
             await self.lazy.open()
         except StoreUnavailable as error:
             self._parts.warn(str(error))
+            self._loops.append(self._parts.spawn(self._open_later(RETRY_S, is_needed=True)))
+
+    async def _open_later(self, every_s: float, *, is_needed: bool) -> None:
+        """Open the store once it can be opened; one that does not exist is left to the process that first needs it."""
+        while True:
+            await asyncio.sleep(every_s)
+            if not is_needed and not self._has_file():
+                continue
+            with suppress(StoreUnavailable):
+                await self.lazy.open()
+                return
+
+    def _has_file(self) -> bool:
+        return (self.folder / FILE_NAME).exists()
 
     def drain(self) -> None:
         """Claim no more jobs; those that run have the time of a drain."""

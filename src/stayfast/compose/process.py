@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import gc
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
 
 import uvloop
@@ -66,8 +67,10 @@ class Process:
         self._current: ActiveSystem | None = None
         self._jobs: JobsHost | None = None
 
-    async def start(self, settings: Settings) -> ActiveSystem:
-        """Build and start; engines become ready later. Raises ValueError or OSError if an engine cannot run here."""
+    async def start(self, settings: Settings, *, needs_jobs: bool = False) -> ActiveSystem:
+        """Build and start; engines become ready later. Raises ValueError or OSError if an engine cannot run here.
+        needs_jobs: open their store even if it does not exist yet.
+        """
         await self._observers.aggregate.start()
         if self._engine_addresses is None:
             await self._engines.start_missing(settings.engines)
@@ -75,7 +78,8 @@ class Process:
         parts = ProcessParts(self._clock, self._rng, observers.sink, self._warn_about_jobs, self.report,
                              self._tasks.spawn)
         self._jobs = JobsHost(settings, observers.current, parts, open_stores=open_job_stores,
-                              is_sweeper=observers.aggregate.peers.n == 0)
+                              is_sweeper=observers.aggregate.peers.n == 0,
+                              has_siblings=bool(observers.aggregate.peers.others))
         system = self._build(settings, None)
         await self._purge_epochs(system, None)
         self._current = ActiveSystem(system)
@@ -84,7 +88,7 @@ class Process:
         if self._observers.worker_sync is not None:
             self._of_process.append(self._tasks.spawn(self._observers.worker_sync.run()))
         self._observers.fleet.start(self._observers.aggregate, self._tasks.spawn)
-        await self._jobs.start()
+        await self._jobs.start(is_needed=needs_jobs)
         if self._observers.leases is not None:
             self._observers.leases.begin(self._tasks.spawn)
         return self._current
@@ -94,7 +98,7 @@ class Process:
         tracing = self._observers.tracing
         return ServerHooks(clock=self._clock, sink=self._observers.sink, entropy=os.urandom(8), version=__version__,
                     on_error=self.report, on_listening=on_listening, on_draining=on_draining,
-                    on_reload=self._on_reload, start_trace=tracing.start_trace if tracing is not None else None,
+                    on_reload=self.reload, start_trace=tracing.start_trace if tracing is not None else None,
                     held_bytes=self._observers.held)
 
     def drain(self) -> None:
@@ -129,7 +133,8 @@ class Process:
         self._observers.log.write_event("unexpected_error", level="error", kind=type(error).__name__,
                                 detail=", ".join(frames[-_N_FRAMES:]))
 
-    def _on_reload(self) -> None:
+    def reload(self) -> None:
+        """SIGHUP."""
         self._tasks.spawn(self._reload())
 
     async def _reload(self) -> None:
@@ -226,6 +231,36 @@ def serve(settings: Settings, *, siblings: WorkerPeers, n_workers: int, reload: 
           engines: EngineAddresses | None,
           on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> int:
     """Serve until a signal; returns the exit status. engines: None: this process runs them itself."""
+    async def answer_requests(process: Process, current: ActiveSystem, draining: Callable[[], None]) -> int:
+        return await run(current, process.make_hooks(on_listening, draining), reuse_port=n_workers > 1)
+
+    return run_process(settings, siblings=siblings, n_workers=n_workers, reload=reload, engines=engines,
+                       on_draining=on_draining, until_stopped=answer_requests)
+
+
+def work(settings: Settings, *, reload: Callable[[], Settings], on_started: Callable[[], None]) -> int:
+    """Run jobs until a signal, without a listener; returns the exit status."""
+    async def wait_for_signal(process: Process, _: ActiveSystem, draining: Callable[[], None]) -> int:
+        is_stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+        handlers = {signal.SIGTERM: is_stopping.set, signal.SIGINT: is_stopping.set, signal.SIGHUP: process.reload}
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        on_started()
+        await is_stopping.wait()
+        draining()
+        return 0
+
+    return run_process(settings, siblings=WorkerPeers(), n_workers=1, reload=reload, engines=None,
+                       on_draining=lambda: None, until_stopped=wait_for_signal, needs_jobs=True)
+
+
+UntilStopped = Callable[[Process, ActiveSystem, Callable[[], None]], Awaitable[int]]
+
+
+def run_process(settings: Settings, *, siblings: WorkerPeers, n_workers: int, reload: Callable[[], Settings],
+                engines: EngineAddresses | None, on_draining: Callable[[], None], until_stopped: UntilStopped,
+                needs_jobs: bool = False) -> int:
+    """One process from start to stop; returns the exit status. until_stopped: calls its argument when the drain begins."""
     worker = siblings.n
 
     async def main() -> int:
@@ -243,7 +278,7 @@ def serve(settings: Settings, *, siblings: WorkerPeers, n_workers: int, reload: 
         observers.log.write_event("descriptor_limit", before=before, after=after, clients=min(client_share(after),
                           settings.server.max_connections), worker=worker)
         try:
-            current = await process.start(settings)
+            current = await process.start(settings, needs_jobs=needs_jobs)
             gc.collect()
             gc.freeze()  # these objects stay alive: a full collection, during which requests wait, need not scan them
             gc.set_threshold(*_GC_THRESHOLDS)
@@ -255,7 +290,7 @@ def serve(settings: Settings, *, siblings: WorkerPeers, n_workers: int, reload: 
                 process.drain()
                 on_draining()
 
-            status = await run(current, process.make_hooks(on_listening, draining), reuse_port=n_workers > 1)
+            status = await until_stopped(process, current, draining)
             observers.batch.flush()
             observers.log.write_event("stopped", status=status, worker=worker)
         finally:

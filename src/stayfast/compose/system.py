@@ -11,7 +11,7 @@ from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate
 from stayfast.compose.assembly import assemble
 from stayfast.compose.caching import SemanticCaches, Stores, make_embedding, make_refresher, make_stores, prefix_state
 from stayfast.compose.current import CurrentSystem, Running
-from stayfast.compose.fleet import make_quota_leases, quota_state, tenant_quotas
+from stayfast.compose.fleet import boot_name, gateway_id, make_quota_leases, quota_state, tenant_quotas
 from stayfast.compose.fleet_host import Fleet
 from stayfast.compose.routes import bind_routes, make_routes, models_requested, queue_outlook, tier_of
 from stayfast.compose.state import state_report
@@ -79,9 +79,10 @@ class Observers:
                                             self.tracing, ThroughputMonitor(clock, current.flows)]
         self.batch = FactBatch(*[listener for listener in listeners if listener is not None])
         self.sink: Sink = sink or self.batch
-        self.leases = make_quota_leases(settings, siblings, clock, self.sink)
+        gateway = gateway_id(settings.fleet, boot_name(siblings))
+        self.leases = make_quota_leases(gateway, settings, siblings, clock, self.sink)
         self.worker_sync = make_worker_sync(siblings, clock)
-        self.fleet = Fleet(settings, current, siblings, self.worker_sync, clock=clock, log=self.log.write_event)
+        self.fleet = Fleet(gateway, settings, current, siblings, self.worker_sync, clock=clock, log=self.log.write_event)
         self.aggregate = WorkerAggregate(self.metrics, self.recent, self.batch.flush, siblings or WorkerPeers(),
                                         Caches(current.routes), TurnRegistry(current.turns), self.fleet)
         self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))

@@ -71,7 +71,7 @@ class BatchCoordinator:
         return self._get_service().config.lease_s
 
     async def run(self) -> None:
-        """Run batches until cancelled."""
+        """Run batches until cancelled. A batch that fails unexpectedly is tried again after its lease."""
         while True:
             (outcome,) = await asyncio.gather(self.step(), return_exceptions=True)
             if isinstance(outcome, BaseException):
@@ -182,6 +182,7 @@ class BatchCoordinator:
             async for job, result in self._store.batch_results(batch.id):
                 await writer.write(job, result)
                 await lease.turn()
+            await self.save(batch)  # one that lost its lease changes no file
             output_id, error_id = await writer.commit()
         finally:
             await writer.close()

@@ -14,6 +14,7 @@ from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import FileWriter, JobStore
 
 LONGEST_BATCH_S = 3 * 86_400.0  # no batch runs longer: its lines expire after one day
+SPARE_BYTES = 64 << 20  # of the disk, which uploads leave to what was accepted
 _PAGE = 100
 _MAX_PAGE = 1000
 
@@ -34,7 +35,7 @@ class FileService:
         """Begin to write a file."""
         file_id = make_id(prefix, self._service.clock.wall())
         try:
-            return Upload(file_id, await self._service.files.create(file_id))
+            return Upload(file_id, await self._service.files.create(file_id, spare_bytes=SPARE_BYTES))
         except StoreUnavailable as error:
             raise store_error(error) from None
 

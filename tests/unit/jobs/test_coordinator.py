@@ -1,28 +1,29 @@
 """Batches from the file to the files of results, on a real store."""
 
 import asyncio
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from stayfast.core.events import Fanout
 from stayfast.core.jobs import Batch, BatchState, Door, JobFilter, JobState
+from stayfast.jobs.coordinator import BatchCoordinator
 from stayfast.jobs.presence import WorkerPresence
 from stayfast.jobs.sweeper import JobSweeper
+from stayfast.testing import RecordingSink
 from stayfast.wire.jobs.lines import MESSAGES_ENDPOINT
-from tests.unit.jobs.batch_rig import CHAT, BatchRig, Life, answer, batch_rig, good_line, parse_lines
-
-LINES = [good_line(f"c{n}") for n in range(7)]
-
-
-def fails_odd(custom_id: str) -> JobState:
-    """Lines with an odd number are refused by the upstream."""
-    return JobState.FAILED if custom_id[-1] in "13579" else JobState.COMPLETED
-
-
-async def results_of(rig: BatchRig, batch: Batch) -> tuple[bytes, bytes]:
-    """Both files of an ended batch."""
-    return await rig.read(batch.output_file_id), await rig.read(batch.error_file_id)
+from tests.unit.jobs.batch_rig import (
+    CHAT,
+    LINES,
+    Life,
+    answer,
+    batch_rig,
+    check_every_death,
+    fails_odd,
+    good_line,
+    parse_lines,
+    results_of,
+)
 
 
 def test_run_batch_delivers_lines_in_order(tmp_path: Path) -> None:
@@ -184,24 +185,12 @@ def test_two_coordinators_claim_a_batch_once(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-async def run_once(folder: Path, life: Life) -> tuple[Batch, bytes, bytes, int]:
-    async with batch_rig(folder) as rig:
-        done = await rig.run(await rig.create(*LINES), life, state_of=fails_odd)
-        jobs = await rig.store.list_jobs(JobFilter(is_for_tenant=False, limit=100))
-        return done, *await results_of(rig, done), len(jobs)
-
-
 def test_coordinator_killed_at_every_call_delivers_the_same_bytes(tmp_path: Path) -> None:
     """A process that dies before any call to the store or the files, that call and all later ones included, has a successor
     with the same files as without a death: no line lost, none twice.
     """
-    life = Life()
-    _, output, errors, n_jobs = asyncio.run(run_once(tmp_path / "calm", life))
-    assert (n_jobs, life.n_calls > 20) == (7, True)
-    for dies_at in range(1, life.n_calls + 1):
-        found = asyncio.run(run_once(tmp_path / str(dies_at), Life(dies_at)))
-        assert found[1:] == (output, errors, n_jobs), f"died before call {dies_at}"
-        assert found[0].state is BatchState.COMPLETED
+    names = count()
+    asyncio.run(check_every_death(lambda: batch_rig(tmp_path / str(next(names)))))
 
 
 def test_message_batch_has_one_file_of_results(tmp_path: Path) -> None:
@@ -230,13 +219,43 @@ def test_sweeper_deletes_the_contents_of_expired_files(tmp_path: Path) -> None:
             expired = await rig.add_file(b"x", expires_s=-1.0)
             stays = await rig.add_file(b"x")
             sweeper = JobSweeper(rig.store, rig.files, WorkerPresence(tmp_path / "workers"), lambda: rig.config,
-                                 sink=Fanout(), on_depths=lambda _: None)
+                                 sink=RecordingSink(), on_depths=lambda _: None)
             sweeping = asyncio.create_task(sweeper.run(sweeps=True))
             while (await rig.store.sweep(max_claims=3)).expired_files:
                 await asyncio.sleep(0.01)
             sweeping.cancel()
-            names = await asyncio.to_thread(lambda: [path.name for path in (tmp_path / "files").iterdir()])
-            assert names == [stays.id]
             assert await rig.store.find_file(expired.id) is None
+            assert await rig.read(stays.id) == b"x"
+            with pytest.raises(KeyError):
+                await rig.read(expired.id)
+
+    asyncio.run(main())
+
+
+def test_unexpected_error_in_a_batch_is_reported_and_the_others_run(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with batch_rig(tmp_path) as rig:
+            broken, good = await rig.create(*LINES), await rig.create(*LINES)
+            reported: list[BaseException] = []
+            is_reported = asyncio.Event()
+            service = rig.service()
+
+            def is_known_model(_: str) -> bool:
+                if not reported:
+                    raise ZeroDivisionError
+                return True
+
+            def report(error: BaseException) -> None:
+                reported.append(error)
+                is_reported.set()
+
+            coordinator = BatchCoordinator(lambda: service, "host:2:0", is_known_model=is_known_model,
+                                           report=report)
+            running = asyncio.create_task(coordinator.run())
+            await asyncio.wait_for(is_reported.wait(), 10.0)
+            running.cancel()
+            assert [type(error) for error in reported] == [ZeroDivisionError]
+            assert await coordinator.step()
+            assert [(await rig.find(batch)).n_total for batch in (broken, good)] == [0, 7]
 
     asyncio.run(main())

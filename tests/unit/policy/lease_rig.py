@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from stayfast.policy.admission.leased_bucket import LeaseCells, LeasedBucket
 from stayfast.policy.fleet.config import OnLoss
-from stayfast.policy.fleet.slices import TTL_S, US, CallPace, Lease, LeaseGrant, LeaseReport
+from stayfast.policy.fleet.slices import RECENT_S, TTL_S, US, CallPace, Lease, LeaseGrant, LeaseReport
 
 LOST = 0
 CELLS = LeaseCells(LOST, *range(1, 7))
@@ -29,10 +29,13 @@ class ModelStore:
 
     full_at_us: int | None = None
     epoch: str = ""
+    at_us: int = 0
+    credit_us: int = 0
+    credit_until_us: int = 0
     gateways: dict[str, StoredLease] = field(default_factory=dict)
 
     def lose_data(self) -> None:
-        self.full_at_us, self.epoch = None, ""
+        self.full_at_us, self.epoch, self.at_us, self.credit_us = None, "", 0, 0
         self.gateways.clear()
 
     def call(self, gateway: str, number: int, epoch: str, report: LeaseReport, now_us: int) -> tuple[str, LeaseGrant] | None:
@@ -47,13 +50,19 @@ class ModelStore:
         if epoch and epoch != self.epoch:
             full = max(full, min(report.full_at_us, now_us + 2 * report.capacity_us))
         spent, held = (own.spent_us, own.held_us) if own is not None else (report.base_spent_us, report.base_held_us)
-        full, refund = max(now_us, full), held - (report.spent_us - spent) - report.held_us
-        alone = min(report.alone_us, max(0, -refund))
-        full -= refund + alone
-        full = max(full, min(full + alone, now_us + report.capacity_us))
+        recent_us, returned = round(RECENT_S * US), held - (report.spent_us - spent) - report.held_us
+        silent_us = now_us - (self.at_us or now_us)
+        overflow = min(silent_us, now_us - full)
+        if overflow > 0 and silent_us > recent_us:
+            self.credit_us, self.credit_until_us = overflow, now_us + recent_us
+        credit = self.credit_us if self.credit_until_us >= now_us else 0
+        forgiven = max(0, min(report.alone_us, -returned, credit))
+        self.credit_us, self.at_us = credit - forgiven, now_us
+        full = max(now_us, full) - returned - forgiven
         full = max(now_us + sum(lease.held_us for lease in others) + report.held_us, full)
         level = now_us + report.capacity_us - full
-        n, total = len(others) + 1, report.demand_ppm + sum(lease.demand_ppm for lease in others)
+        n, total = len(others) + 1, report.demand_ppm + sum(
+            lease.demand_ppm for lease in others if lease.expires_us - round((TTL_S - RECENT_S) * US) > now_us)
         share = report.demand_ppm / total if total else 1 / n
         granted = 0
         if level > 0 and report.wanted_us > 0 and level >= report.needed_us:
@@ -123,7 +132,7 @@ class ModelGateway:
         self.bucket.set_room(0.0, now)
         if self.bucket.on_loss == "local" and not self.share:
             self.share = self.lease.entitlement(n_gateways, now)
-            self.bucket.add_grant(self.lease.begin_alone(n_gateways, now))
+            self.bucket.add_grant(self.lease.level_alone(n_gateways, now))
 
     @property
     def slack(self) -> float:

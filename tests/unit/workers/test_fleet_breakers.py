@@ -171,6 +171,27 @@ def test_breaker_open_by_quorum_is_no_vote() -> None:
     assert [exchange.views(rig.now).get(UP) is not None for exchange in rig.exchanges] == [True, True, False]
 
 
+def test_open_breaker_without_traffic_is_no_vote_after_its_time() -> None:
+    """It stays open until a request probes it, perhaps for hours."""
+    rig = FleetRig(1)
+    for _ in range(5):
+        rig.call(0, fails=True)
+    assert rig.exchanges[0].views(rig.now)[UP].is_open
+    rig.now += 1.2 * BreakerConfig().open_s
+    assert rig.states() == "o"
+    assert rig.exchanges[0].views(rig.now) == {}
+
+
+def test_breaker_found_open_is_no_vote() -> None:
+    """Whether its own evidence or a quorum opened it is unknown to the process that speaks from now on."""
+    rig = FleetRig(1)
+    for _ in range(5):
+        rig.call(0, fails=True)
+    exchange = BreakerExchange()
+    exchange.attach([(UP, "up", rig.healths[0])])
+    assert exchange.views(rig.now) == {}
+
+
 def test_breakers_that_left_the_settings_get_their_thresholds_back() -> None:
     rig = FleetRig(2)
     rig.run(3, 0)

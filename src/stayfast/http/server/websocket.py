@@ -146,10 +146,12 @@ class WebSocketConnection:
         self._n_pinged = -1  # bytes that had been read at the last ping; -1: none was sent
 
     async def accept(self, subprotocol: str | None = None, headers: Iterable[tuple[str, str]] = ()) -> None:
-        """Send the 101 response. Raises ValueError for a subprotocol that the client has not offered.
+        """Send the 101 response, once. Raises ValueError for a subprotocol that the client has not offered.
 
         A handler that raises StayfastError before this rejects the handshake with that error.
         """
+        if self._frames is not None:
+            raise RuntimeError("the WebSocket is accepted already")
         self._connection.write(switch_head(self._request, subprotocol, headers))
         self._frames = Connection(SERVER)
         self._parts.on_drain = self._drain

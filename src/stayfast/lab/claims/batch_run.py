@@ -6,68 +6,68 @@ question alone, so the files of both runs must be equal. The resident memory of 
 upload to the download of the results; its growth is counted from the end of a small batch, so that what any batch loads
 once is not counted.
 
-The full disk is a limit on the size of every file that the gateway may write (RLIMIT_FSIZE): a disk that is full for
-everybody cannot be made without root, and would stop more than the gateway.
+The full disk is a file system of its own (`batch_disk.py`).
 
 When wrong: the proof's kills come between two polls of the batch, not at chosen instructions; the test suite crashes the
 coordinator at each of its store's calls.
 """
 
 import asyncio
-import http.client
 import json
 import os
-import shutil
-import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import nan
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
-from stayfast.core.clock import SystemClock
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, SetUpFailed
-from stayfast.lab.harness.processes import MODEL, Processes, ServerProcess, gateway_settings
+import msgspec
+
+from stayfast.lab.claims.batch_disk import measure_full_disk
+from stayfast.lab.harness.batch_gateway import CLOCK, BatchGateway, batch_gateway, finish_batch
+from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
+from stayfast.lab.harness.processes import Processes
 
 MAX_GROWTH_MB = 50.0
 N_KILLS = 3
 N_WARM_UP = 200
 DELAY_S = 0.002  # of the upstream
-POLL_S = 0.1
 RSS_POLL_S = 0.05
-BATCH_WITHIN_S = 900.0
-BOUNDARY = "stayfast-proof"
-FINAL = frozenset(("completed", "failed", "expired", "cancelled"))
-_CLOCK = SystemClock()
-_TRANSIENT = (OSError, http.client.HTTPException)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRunClaim:
-    """n of an extent: lines. kills: restarts of the second run."""
+    """n of an extent: lines. n_kills: of the second run. jobs_of_run: settings of jobs, by the run's number, 0 or 1.
+    break_store: breaks what the store needs, and repairs it, before each kill.
+    """
 
     full: Extent = Extent(50_000)
     quick: Extent = Extent(2000)
     n_kills: int = N_KILLS
+    jobs_of_run: Callable[[int], Mapping[str, Any]] = lambda _: {}
+    break_store: Callable[[], None] | None = None
 
     name = "batch"
     statement = (f"A batch of 50,000 lines runs with at most {MAX_GROWTH_MB:g} MB more memory, and a gateway that is killed "
-                 "and started again in the middle delivers the same files, byte for byte: no line lost, none twice.")
+                 "and started again in the middle delivers the same files, byte for byte: no line lost, none twice. A full "
+                 "disk refuses new work with 503, and accepted lines end.")
 
     async def run(self, conditions: Conditions) -> Finding:
         n_lines = conditions.choose(self.full, self.quick).n
         async with Processes() as processes:
             upstream = await processes.start("-m", "stayfast.lab.harness.echo_upstream", str(DELAY_S))
             runs = []
-            for n_kills in (0, self.n_kills):
+            for number, n_kills in enumerate((0, self.n_kills)):
                 conditions.report_progress(f"{n_lines} lines" + (f", {n_kills} kills" if n_kills else ""))
-                async with batch_gateway(processes, upstream) as gateway:
-                    runs.append(await run_batch(gateway, n_lines, n_kills))
+                async with batch_gateway(processes, upstream, jobs=self.jobs_of_run(number)) as gateway:
+                    runs.append(await run_batch(gateway, n_lines, n_kills, self.break_store))
+            conditions.report_progress("a full disk")
+            disk_figures, spoiled = await measure_full_disk(processes, conditions.choose(600, 200))
         notes = (f"quick: {n_lines} lines instead of {self.full.n}",) if conditions.is_quick else ()
         calm, killed = runs
-        return make_finding(n_lines, calm, killed, notes)
+        finding = make_finding(n_lines, calm, killed, notes)
+        return msgspec.structs.replace(finding, figures=(*finding.figures, *disk_figures), spoiled=spoiled)
 
 
 def make_finding(n_lines: int, calm: "BatchRun", killed: "BatchRun", notes: tuple[str, ...] = ()) -> Finding:
@@ -119,127 +119,19 @@ def n_different(one: bytes, other: bytes) -> int:
     return sum(a != b for a, b in zip(one, other, strict=False)) + abs(len(one) - len(other))
 
 
-def batch_lines(n: int, prefix: str = "line") -> Iterator[bytes]:
-    """The lines of a batch file of about 300 bytes each."""
-    for number in range(n):
-        yield json.dumps({"custom_id": f"{prefix}-{number}", "method": "POST", "url": "/v1/chat/completions", "body": {
-            "model": MODEL, "max_tokens": 16, "messages": [
-                {"role": "system", "content": "You answer in one short sentence, without any formatting."},
-                {"role": "user", "content": f"Question {prefix} {number} of {n}"}]}}).encode() + b"\n"
-
-
-class BatchGateway:
-    """A gateway with an own folder of jobs, which can be killed and started again at the same address."""
-
-    def __init__(self, processes: Processes, upstream: ServerProcess, folder: Path) -> None:
-        self._processes = processes
-        self._upstream = upstream
-        settings = gateway_settings({"echo": f"{upstream.url}/v1"})
-        settings["jobs"] = {"path": str(folder)}
-        self._settings = processes.write_file(settings)
-        self._port = "0"
-        self.server: ServerProcess | None = None
-
-    async def start(self) -> None:
-        """Start the process."""
-        self.server = await self._processes.start("-m", "stayfast", "serve", "--config", self._settings,
-                                                  "--port", self._port)
-        self._port = self.server.url.rpartition(":")[2]
-
-    async def kill(self) -> None:
-        """End it at once."""
-        assert self.server is not None
-        self.server.process.send_signal(signal.SIGKILL)
-        await self.server.process.wait()
-
-    async def upload(self, n_lines: int, prefix: str = "line") -> str:
-        """Upload a batch file; returns its id."""
-        return str((await asyncio.to_thread(self._upload, n_lines, prefix))["id"])
-
-    async def create(self, file_id: str) -> dict[str, Any]:
-        """Create a batch."""
-        assert self.server is not None
-        created: dict[str, Any] = await self.server.get("/v1/batches", "POST", {
-            "input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"})
-        return created
-
-    async def find(self, batch_id: str) -> dict[str, Any]:
-        """The batch. Raises SetUpFailed."""
-        assert self.server is not None
-        found: dict[str, Any] = await self.server.get(f"/v1/batches/{batch_id}")
-        return found
-
-    async def read_file(self, file_id: str | None) -> bytes:
-        """The contents of a file; empty without one."""
-        assert self.server is not None
-        return await self.server.read(f"/v1/files/{file_id}/content") if file_id is not None else b""
-
-    async def n_calls(self) -> int:
-        """Calls that the upstream has received."""
-        return int(await self._upstream.get("/calls"))
-
-    def _upload(self, n_lines: int, prefix: str) -> Any:
-        assert self.server is not None
-        head = (f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--{BOUNDARY}\r\n'
-                'Content-Disposition: form-data; name="file"; filename="in.jsonl"\r\n\r\n').encode()
-        tail = f"\r\n--{BOUNDARY}--\r\n".encode()
-        n_bytes = len(head) + len(tail) + sum(map(len, batch_lines(n_lines, prefix)))
-        connection = self.server.connect()
-        try:
-            connection.putrequest("POST", "/v1/files")
-            connection.putheader("content-type", f"multipart/form-data; boundary={BOUNDARY}")
-            connection.putheader("content-length", str(n_bytes))
-            connection.endheaders()
-            for part in grouped(head, batch_lines(n_lines, prefix), tail):
-                connection.send(part)
-            answer = connection.getresponse()
-            content = answer.read()
-        except _TRANSIENT as error:
-            raise SetUpFailed(f"POST /v1/files: {type(error).__name__}: {error}") from None
-        finally:
-            connection.close()
-        if answer.status != http.HTTPStatus.OK:
-            raise SetUpFailed(f"POST /v1/files answered {answer.status}: {content[:200].decode(errors='replace')}")
-        return json.loads(content)
-
-
-def grouped(head: bytes, lines: Iterator[bytes], tail: bytes) -> Iterator[bytes]:
-    """Parts of about 64 KiB."""
-    part = bytearray(head)
-    for line in lines:
-        part += line
-        if len(part) > 1 << 16:
-            yield bytes(part)
-            part.clear()
-    yield bytes(part) + tail
-
-
-@asynccontextmanager
-async def batch_gateway(processes: Processes, upstream: ServerProcess) -> AsyncIterator[BatchGateway]:
-    """A running gateway with an empty folder."""
-    folder = Path(mkdtemp(prefix="stayfast-prove-jobs-"))
-    gateway = BatchGateway(processes, upstream, folder)
-    try:
-        await gateway.start()
-        yield gateway
-    finally:
-        if gateway.server is not None and gateway.server.process.returncode is None:
-            await gateway.kill()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-async def run_batch(gateway: BatchGateway, n_lines: int, n_kills: int) -> BatchRun:
+async def run_batch(gateway: BatchGateway, n_lines: int, n_kills: int, break_store: Callable[[], None] | None = None
+                    ) -> BatchRun:
     """Run a batch to its end, with kills at equal parts of its progress."""
-    await _finish(gateway, (await gateway.create(await gateway.upload(N_WARM_UP, "warm-up")))["id"])
+    await finish_batch(gateway, (await gateway.create(await gateway.upload(N_WARM_UP, "warm-up")))["id"])
     run, n_calls = BatchRun(), await gateway.n_calls()
     watch = MemoryWatch(gateway)
     watching = asyncio.get_running_loop().create_task(watch.run())
     try:
         file_id = await gateway.upload(n_lines)
-        began_at = _CLOCK.now()
+        began_at = CLOCK.now()
         batch_id = (await gateway.create(file_id))["id"]
-        batch = await _finish(gateway, batch_id, KillPlan(n_lines, n_kills, run))
-        run.seconds = _CLOCK.now() - began_at
+        batch = await finish_batch(gateway, batch_id, KillPlan(gateway, n_lines, n_kills, run, break_store).advance)
+        run.seconds = CLOCK.now() - began_at
         run.output = await gateway.read_file(batch["output_file_id"])
         run.errors = await gateway.read_file(batch["error_file_id"])
     finally:
@@ -254,39 +146,30 @@ async def run_batch(gateway: BatchGateway, n_lines: int, n_kills: int) -> BatchR
 class KillPlan:
     """When to kill: after equal parts of the batch's lines."""
 
-    def __init__(self, n_lines: int, n_kills: int, run: BatchRun) -> None:
+    def __init__(self, gateway: BatchGateway, n_lines: int, n_kills: int, run: BatchRun,
+                 break_store: Callable[[], None] | None) -> None:
+        self._break_store = break_store
+        self._gateway = gateway
         self._at = [n_lines * (n + 1) // (n_kills + 1) for n in range(n_kills)]
         self._run = run
         self._started_at: float | None = None
         self._n_done = 0
 
-    async def advance(self, gateway: BatchGateway, n_done: int) -> None:
+    async def advance(self, batch: Mapping[str, Any]) -> None:
         """After each poll."""
+        n_done = batch["request_counts"]["completed"] + batch["request_counts"]["failed"]
         if self._started_at is not None and n_done > self._n_done:
-            self._run.longest_pause_s = max(self._run.longest_pause_s, _CLOCK.now() - self._started_at)
+            self._run.longest_pause_s = max(self._run.longest_pause_s, CLOCK.now() - self._started_at)
             self._started_at = None
         if self._at and n_done >= self._at[0]:
             self._at.pop(0)
-            await gateway.kill()
-            self._started_at, self._n_done = _CLOCK.now(), n_done
-            await gateway.start()
+            if self._break_store is not None:
+                await asyncio.to_thread(self._break_store)
+            await self._gateway.kill()
+            self._started_at, self._n_done = CLOCK.now(), n_done
+            await self._gateway.start()
             self._run.n_kills += 1
             self._run.killed_at.append(str(n_done))
-
-
-async def _finish(gateway: BatchGateway, batch_id: str, plan: KillPlan | None = None) -> dict[str, Any]:
-    """Wait for a batch's end. Raises SetUpFailed if it does not end, or fails."""
-    give_up_at = _CLOCK.now() + BATCH_WITHIN_S
-    while _CLOCK.now() < give_up_at:
-        batch = await gateway.find(batch_id)
-        if batch["status"] in FINAL:
-            if batch["status"] != "completed":
-                raise SetUpFailed(f"the batch ended as {batch['status']}: {batch['errors']}")
-            return batch
-        if plan is not None:
-            await plan.advance(gateway, batch["request_counts"]["completed"] + batch["request_counts"]["failed"])
-        await asyncio.sleep(POLL_S)
-    raise SetUpFailed(f"the batch did not end within {BATCH_WITHIN_S:g} s")
 
 
 class MemoryWatch:

@@ -10,8 +10,12 @@ from stayfast.lab.claims.cancel import Cancel
 from stayfast.lab.claims.coalesce import Coalesce
 from stayfast.lab.claims.deadline import DEADLINE
 from stayfast.lab.claims.fair import FAIR
+from stayfast.lab.claims.fleet import FleetClaim
 from stayfast.lab.claims.isolation import Isolation
+from stayfast.lab.claims.job_interference import JobInterference
+from stayfast.lab.claims.job_kills import JobKills
 from stayfast.lab.claims.job_resume import ResumeClaim
+from stayfast.lab.claims.job_throughput import JobThroughput
 from stayfast.lab.claims.lanes import LANES_CLAIM
 from stayfast.lab.claims.leaks import LEAKS
 from stayfast.lab.claims.mixed import Mixed
@@ -37,9 +41,10 @@ def claims() -> dict[str, Claim]:
     """By name, in the order in which `make proofs` runs them."""
     found: tuple[Claim, ...] = (TruthClaim(), Overhead(), Cancel(), BudgetClaim(), Tail(), Mixed(), Hangs(), HedgeClaim(),
                                 SilentClaim(), Noisy(),
-                                Overload(), QUOTA, FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), LANES_CLAIM,
+                                Overload(), QUOTA,
+                                FleetClaim(), FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), LANES_CLAIM,
                                 Stragglers(),
                                 Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TableClaim(),
-                                BudgetOverhead(), BatchRunClaim(),
-                                DEADLINE, TOOLS, PARTIAL, AGENT, ResumeClaim())
+                                BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
+                                JobThroughput(), DEADLINE, TOOLS, PARTIAL, AGENT)
     return {claim.name: claim for claim in found}

@@ -37,6 +37,7 @@ ANSWER_WITHIN_S = 10.0
 ONE_CORE = "only one core: the measured servers share it, and CPU per request is higher"  # where `reserve_core` fails
 MAX_LINE_BYTES = 4 * 1024 * 1024  # of a server's output
 _URL = re.compile(rb"http://127\.0\.0\.1:\d+")
+_RUNS_JOBS = re.compile(rb"runs jobs of")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _ALL_THREADS = 2  # in the id of another process's CPU clock: the time of all its threads
 
@@ -169,8 +170,14 @@ class Processes:
         path.write_text(json.dumps(content, default=dict))  # JSON is YAML
         return str(path)
 
-    async def start(self, *arguments: str) -> ServerProcess:
-        """Run this Python with `arguments`, and wait until it prints the URL on which it listens. Raises SetUpFailed."""
+    async def start_worker(self, settings: Mapping[str, Any]) -> ServerProcess:
+        """`stayfast work` with these settings. Its `url` is no address."""
+        return await self.start("-m", "stayfast", "work", "--config", self.write_file(settings), ready=_RUNS_JOBS)
+
+    async def start(self, *arguments: str, ready: re.Pattern[bytes] = _URL) -> ServerProcess:
+        """Run this Python with `arguments`, and wait until it prints the URL on which it listens, or what `ready` matches.
+        Raises SetUpFailed.
+        """
         spawning = asyncio.get_running_loop().create_task(asyncio.create_subprocess_exec(
             sys.executable, *arguments, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT, limit=MAX_LINE_BYTES, env=_server_environment()))
@@ -184,7 +191,7 @@ class Processes:
             async with asyncio.timeout(START_WITHIN_S):
                 while line := await output.readline():
                     printed += line
-                    if (found := _URL.search(line)) is not None:
+                    if (found := ready.search(line)) is not None:
                         self._drain(output)
                         return ServerProcess(found[0].decode(), process)
         raise SetUpFailed(f"`{shlex.join(('python', *arguments))}` did not start:\n{printed.decode(errors='replace')}")
@@ -232,6 +239,14 @@ def _provider(config: ProviderConfig | Mapping[str, Any]) -> Mapping[str, Any]:
         return config
     fields, defaults = msgspec.to_builtins(config), msgspec.to_builtins(ProviderConfig())
     return {name: value for name, value in fields.items() if name == "seed" or value != defaults[name]}
+
+
+def children_of(pid: int) -> list[int]:
+    """The child processes of a process; empty if it has ended."""
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 def gateway_settings(upstreams: Mapping[str, str], **route: Any) -> dict[str, Any]:

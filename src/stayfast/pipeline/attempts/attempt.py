@@ -157,6 +157,7 @@ class Attempt:
         is_failure = is_failure and not is_load
         if self._aim is not None and (is_lost or (outcome is DROPPED and is_failure)):
             self._aim.note_end(upstream.name, now - self.began_at, is_lost=is_lost, is_whole=not self.is_incremental)
+        self._record_gap(outcome, now)
         self._place.release(outcome if teaches else IGNORED, now, is_endpoint=is_failure, retry_after_s=retry_after_s)
         cadence = self.timings
         cadence.end(now, is_whole=outcome is SUCCESS)
@@ -189,6 +190,11 @@ class Attempt:
             summary.model[:MAX_NAME] if summary is not None and summary.model is not None else None,
             is_estimated and turn is None)
         self._sink.emit(self.done)
+
+    def _record_gap(self, outcome: Outcome, now: float) -> None:
+        first_at, last_at = self.timings.first_at, self.timings.last_at
+        if outcome is SUCCESS and first_at is not None and last_at > first_at:
+            self._place.record_gap((last_at - first_at) / max(1, self.n_content - 1), now)
 
     def _is_billed(self, fault: str | None) -> bool:
         """Whether an unfinished attempt is probably billed: sent, and abandoned by us or broken off in the middle."""

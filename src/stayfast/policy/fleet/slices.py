@@ -20,7 +20,7 @@ an amount spent without a slice becomes a debt of the bucket.
 
 Without the store (`on_loss`): `local` continues with the last entitlement: its part of the last known level at once, and of
 the refill. The store gives out entitlements so that their sum is at most 1. `open` admits all, `closed` what is held. All of
-it is charged when the store is back; what was entitled leaves no debt, because the bucket was refilled meanwhile.
+it is charged when the store is back, except the part of the refill that a full bucket could not take meanwhile.
 
 Source: slices as in Sentry Relay's cached quotas and Envoy's rate limit quota service; reserve first as `admission.quota`.
 When wrong: the slice of a gateway that dies counts as spent, because what it admitted since its last call is unknown: one
@@ -38,7 +38,8 @@ SLICE_S: Final = 2.0  # demand that a slice covers
 LOW: Final = 0.3
 IDLE_S: Final = 2.0
 WAIT_S: Final = 0.05  # of a request that finds too little, for the next call
-TTL_S: Final = 5.0  # of a gateway's demand, and of its entitlement
+TTL_S: Final = 5.0  # of a gateway's entitlement without a call
+RECENT_S: Final = 1.6  # of its demand; a gateway with demand calls every second
 _SLOW_S, _FAST_S = 1.0, 0.2  # time constants of the demand
 EXACT_S: Final = 1.0  # demand that a slice covers in exact mode
 SURPLUS: Final = 1.25  # of a slice; what exceeds it is given back
@@ -76,7 +77,7 @@ class LeaseReport(NamedTuple):
     demand_ppm: int  # 1,000,000: as much as the refill
     wanted_us: int
     needed_us: int  # all or nothing, if the share of the level is less
-    alone_us: int  # granted to itself without the store, since the last reply
+    alone_us: int  # granted to itself without the store out of the refill, since the last reply
     full_at_us: int  # when the bucket will be full, by the store's clock; as of the last reply
 
 
@@ -88,7 +89,7 @@ class LeaseGrant(NamedTuple):
     full_at_us: int
     entitled_ppm: int
     total_ppm: int  # demand of all gateways
-    n_gateways: int  # with demand in the last TTL_S
+    n_gateways: int  # that called in the last TTL_S
 
 
 class DemandMeter:
@@ -158,7 +159,7 @@ class Lease:
         self._released_at = now  # when `pending` is 0
         self._replied_at = float("-inf")
         self._base = (self._us(spent), self._us(stock))  # spent and held, as of the last reply
-        self._alone = 0.0  # granted to itself since the last reply
+        self._alone = 0.0  # of the refill granted to itself since the last reply
         self._needed = 0.0  # the smallest refused cost, until it is idle
         self._sent = (0, 0)  # the same in the call without a reply
         self._correction = 0.0  # a debt that this call turns into one of the store's bucket
@@ -235,12 +236,6 @@ class Lease:
         if self.grant is None or now - self._replied_at > TTL_S:
             return 1.0 / n_gateways
         return self.grant.entitled_ppm / US
-
-    def begin_alone(self, n_gateways: int, now: float) -> float:
-        """The store is lost; returns what it adds to the stock now."""
-        granted = self.level_alone(n_gateways, now)
-        self._alone += granted
-        return granted
 
     def level_alone(self, n_gateways: int, now: float) -> float:
         """The part of the last known level that this gateway may admit at once if the store is lost."""

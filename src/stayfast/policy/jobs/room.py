@@ -9,47 +9,52 @@ Rule, for one upstream:
 
 `free` is the adaptive limit without what is in use. `reserve` is a quarter of the limit, and at least 1 if an interactive
 request came within QUIET_S. `allowed` is a scavenger's congestion window, in jobs, in the manner of LEDBAT and TCP-LP: it
-yields at the first sign of delay. A sample is the time to first token of an interactive request, relative to the usual time
-of such a request without jobs. "Such" is the same size of prompt and the same number of other interactive requests at the
-upstream, both in powers of two. Once in WINDOW_S, if N_LEAST samples with jobs have come, with `excess` the larger of two
-signs: their mean logarithm, and the logarithm by which they exceed the usual 90th percentile more often than one in ten:
+yields at the first sign of delay. Signs are the time to first token of interactive requests, and the mean gap between their
+tokens. Without jobs, a regression learns their logarithms by the size of the prompt and the number of other interactive
+requests; with jobs, what it leaves is the interference. `excess` is the mean of that, `error` its standard error from the
+means of blocks of neighbours, because requests in one burst are slow together:
 
-    excess < target        allowed += GAIN * (1 - excess / target)       at most +1
-    excess >= target       allowed *= max(1/2, 1 - DECREASE * (excess / target - 1)),   at least SHRINK
+    excess + error < target          allowed += 1        (by a quarter until the first cut)
+    excess - error > target          allowed *= sqrt(target / excess), within 0.5 and 0.9
+    the p90 rose by the target       the same cut: more than a tenth exceed the usual p90 by it
 
-target = log(1.05): half of the promised 10 %, because samples are noisy and the slowest requests suffer more than the mean.
-Without interactive requests for QUIET_S, `allowed` grows fourfold a second, up to the limit; the next interactive request
-brings it back to its last value. Without a baseline it is 1, and a baseline that is BASELINE_S old is measured anew, with no
-new jobs until N_LEAST samples without jobs have come, or MEASURE_S have passed.
-Source: LEDBAT (RFC 6817): delay above a base delay as the signal, a gain in proportion to the distance from the target, a
-base that is renewed every 10 minutes. TCP-LP (Kuzmanovic and Knightly, 2003): back off early. The comparison by load and
-size is ours, because an engine's base delay depends on both.
+The target is 5 % for first tokens, half of what is promised for the p99, and 10 % for gaps. Without interactive requests for
+QUIET_S, `allowed` grows fourfold a second, up to the limit; the next one brings it back to its last value. What is usual is
+measured every BASELINE_S, with no new jobs until N_BASELINE samples without jobs have come, or MEASURE_S have passed.
+Source: LEDBAT (RFC 6817): delay above a base delay as the signal, a window that grows by at most one, a base that is renewed
+every 10 minutes. TCP-LP (Kuzmanovic and Knightly, 2003): back off early. Regression and evidence are ours, because the base
+delay of an engine depends on load and prompt, and varies by itself.
 When wrong: running jobs are never interrupted, so a burst of interactive requests meets the jobs that run, and the first
-requests after a quiet time meet many. Below N_LEAST interactive requests a window it learns slowly. A provider whose speed
-varies by itself looks loaded by jobs, and gets fewer. With a limit of 1 a running job is in the way until its end.
+requests after a quiet time meet many. It learns from some dozen interactive requests at a time: with few of them, slowly. A
+provider whose speed varies by itself looks loaded by jobs, and gets fewer. With a limit of 1 a running job is in the way
+until its end. Processes that share an upstream each keep a window of their own.
 """
 
-from math import floor, inf, log, log2
+from math import floor, inf, log, sqrt
 
 import msgspec
 
 QUIET_S = 30.0
-WINDOW_S = 5.0
-N_LEAST = 10
-TARGET = log(1.05)
-GAIN = 1.0
-DECREASE = 0.5
-LARGEST_CUT = 0.5
-SMALLEST_CUT = 0.9
+WINDOW_S = 5.0  # at least, between two decisions
+BLOCK = 10  # neighbours: requests in a burst are slow together
+N_BLOCKS, N_MOST = 4, 600  # least blocks and most samples of a decision
+Z = 1.0  # standard errors
+TTFT_TARGET, GAP_TARGET = log(1.05), log(1.1)
+TAIL_SHARE = 0.1
+GAIN = 1.0  # jobs
+START_GROWTH = 0.25  # of what is allowed, until the first cut
+LARGEST_CUT, SMALLEST_CUT = 0.5, 0.9
 BASELINE_S = 600.0
-MEASURE_S = 30.0
+MEASURE_S = 120.0
+N_BASELINE = 300
 RESERVE_SHARE = 0.25
 START_ALLOWED = 1.0
-TAIL_SHARE = 0.1
-_LEARNS = 0.05  # weight of a sample in a baseline
-_FIRST_STEPS = 20  # samples until that weight is reached
-_GROWTH_A_S = 4.0
 MOST_ALLOWED = 10_000.0
+_GROWTH_A_S = 4.0
+_KEEPS = 1.0 - 1.0 / 2000
+_FIRST_GAIN = 100.0
+_LEAST_PULL = 0.01
+_N_WEIGHTS = 3
 
 
 class UpstreamUse(msgspec.Struct, frozen=True):
@@ -61,38 +66,136 @@ class UpstreamUse(msgspec.Struct, frozen=True):
     is_waited_for: bool = False  # an interactive request waits for a place
 
 
-class _Usual:
-    """The usual time of one kind of request without jobs: mean and 90th percentile of its logarithm."""
+class UsualDelay:
+    """The logarithm of a delay of interactive requests without jobs, by the size of the prompt and the number of other
+    interactive requests: recursive least squares that forget, and the spread of what they leave.
+    """
 
-    __slots__ = ("mean", "n", "p90", "spread")
+    __slots__ = ("_gain", "_weights", "n", "p90", "variance")
 
     def __init__(self) -> None:
         self.n = 0
-        self.mean = self.p90 = 0.0
-        self.spread = 0.1  # mean distance from the mean: the scale of the percentile's steps
+        self.variance = 0.1  # of the rest
+        self.p90 = 0.0  # the 90th percentile of the rest
+        self._weights = [0.0, 0.0, 0.0]
+        self._gain = [[_FIRST_GAIN, 0.0, 0.0], [0.0, _FIRST_GAIN, 0.0], [0.0, 0.0, _FIRST_GAIN]]
 
-    def learn(self, value: float) -> None:
+    def rest(self, sample: tuple[float, float, float], value: float) -> float:
+        """How much larger `value` is than usual."""
+        return value - sum([weight * x for weight, x in zip(self._weights, sample, strict=True)])
+
+    def learn(self, sample: tuple[float, float, float], value: float) -> None:
+        gain = self._gain
+        rest = self.rest(sample, value)
+        spread = [sum([g * x for g, x in zip(row, sample, strict=True)]) for row in gain]
+        keeps = _KEEPS if gain[0][0] + gain[1][1] + gain[2][2] < _FIRST_GAIN else 1.0  # else it would grow without bound
+        scale = keeps + sum([x * s for x, s in zip(sample, spread, strict=True)])
+        step = [s / scale for s in spread]
+        self._weights = [weight + s * rest for weight, s in zip(self._weights, step, strict=True)]
+        self._gain = [[(gain[i][j] - step[i] * spread[j]) / keeps for j in range(3)] for i in range(3)]
         self.n += 1
-        if self.n == 1:
-            self.mean = self.p90 = value
-            return
-        weight = max(_LEARNS, 1.0 / min(self.n, _FIRST_STEPS))
-        self.mean += (value - self.mean) * weight
-        self.spread += (abs(value - self.mean) - self.spread) * weight
-        step = self.spread * 2.0 * weight
-        self.p90 += step * (1.0 - TAIL_SHARE) if value > self.p90 else -step * TAIL_SHARE
+        if self.n > _N_WEIGHTS:
+            weight = max(1.0 - _KEEPS, 1.0 / (self.n - _N_WEIGHTS))
+            self.variance += (rest * rest - self.variance) * weight
+            pull = 2.0 * sqrt(self.variance) * max(_LEAST_PULL, weight)
+            self.p90 += pull * (1.0 - TAIL_SHARE) if rest > self.p90 else -pull * TAIL_SHARE
+
+
+class BlockMean:
+    """The mean of values that come in bursts, and its standard error, from the means of blocks of BLOCK neighbours."""
+
+    __slots__ = ("_block_sum", "_n_in_block", "_squares", "mean", "n_blocks")
+
+    def __init__(self) -> None:
+        self.n_blocks = self._n_in_block = 0
+        self.mean = self._squares = self._block_sum = 0.0
+
+    def add(self, value: float) -> None:
+        self._block_sum += value
+        self._n_in_block += 1
+        if self._n_in_block == BLOCK:
+            block = self._block_sum / BLOCK
+            self._n_in_block, self._block_sum = 0, 0.0
+            self.n_blocks += 1
+            away = block - self.mean
+            self.mean += away / self.n_blocks
+            self._squares += away * (block - self.mean)
+
+    @property
+    def square_error(self) -> float:
+        """The square of the standard error; infinite for fewer than two blocks."""
+        n = self.n_blocks
+        return self._squares / (n - 1) / n if n > 1 else inf
+
+
+class DelaySign:
+    """One sign of interference: how much longer a delay of interactive requests is with jobs than without."""
+
+    __slots__ = ("_base", "_n_tail", "_rest", "_target", "n", "usual")
+
+    def __init__(self, target: float) -> None:
+        """target: as a logarithm."""
+        self._target = target
+        self._base = BlockMean()  # what the model leaves of delays without jobs
+        self.usual = UsualDelay()
+        self.clear()
+
+    def add(self, seconds: float, n_tokens: int, n_interactive: int, n_jobs: int) -> None:
+        """A delay beside so many others."""
+        sample, value = (1.0, log(max(1, n_tokens)), log(n_interactive + 1)), log(seconds)
+        rest = self.usual.rest(sample, value)
+        if not n_jobs:
+            if self.usual.n >= BLOCK:
+                self._base.add(rest)
+            self.usual.learn(sample, value)
+        elif self.usual.n >= BLOCK:
+            self.n += 1
+            self._rest.add(rest)
+            self._n_tail += rest > self.usual.p90 + self._target
+
+    @property
+    def excess(self) -> float:
+        """The mean so far, as a logarithm; 0 without samples."""
+        return self._rest.mean
+
+    @property
+    def overshoot(self) -> float:
+        """The excess in units of the target, at least 1."""
+        return max(1.0, self.excess / self._target)
+
+    def decide(self) -> int:
+        """1: more jobs do no harm, -1: there are too many, 0: not known yet."""
+        n, mean = self.n, self._rest.mean
+        if self._rest.n_blocks < N_BLOCKS:
+            return 0
+        tail = self._n_tail / n
+        base_error = self._base.square_error if self._base.n_blocks > 1 else 0.0
+        error = Z * sqrt(self._rest.square_error + base_error)
+        tail_error = Z * sqrt(BLOCK / 2 * max(tail, TAIL_SHARE) * (1.0 - tail) / n)
+        if mean - error > self._target or tail - tail_error > TAIL_SHARE:
+            return -1
+        if mean + error < self._target and tail - tail_error <= TAIL_SHARE:
+            return 1
+        return 0 if n < N_MOST else 1 if mean < self._target else -1
+
+    def clear(self) -> None:
+        """Begin a new window."""
+        self.n = self._n_tail = 0
+        self._rest = BlockMean()
 
 
 class JobAllowance:
     """The scavenger of one upstream. Pure state; instants are monotonic seconds."""
 
-    __slots__ = ("_base_at", "_excess_sum", "_interactive_at", "_is_measuring", "_measure_until", "_n_quiet", "_n_samples",
-                 "_n_tail", "_quiet_at", "_quiet_floor", "_usual", "_window_at", "allowed", "excess")
+    __slots__ = ("_base_at", "_first_token", "_gap", "_has_cut", "_interactive_at", "_is_measuring", "_measure_until",
+                 "_n_quiet", "_quiet_at", "_quiet_floor", "_window_at", "allowed", "excess")
 
     def __init__(self, now: float) -> None:
         self.allowed = START_ALLOWED
-        self.excess = 0.0  # of the last window: 0.05 is five per cent
-        self._usual: dict[tuple[int, int], _Usual] = {}
+        self.excess = 0.0  # at the last decision: 0.05 is five per cent
+        self._has_cut = False
+        self._first_token = DelaySign(TTFT_TARGET)
+        self._gap = DelaySign(GAP_TARGET)
         self._base_at = -inf  # of the baseline
         self._is_measuring = False
         self._measure_until = -inf
@@ -101,8 +204,6 @@ class JobAllowance:
         self._quiet_at = now  # until when growth without traffic is counted
         self._quiet_floor: float | None = None  # `allowed` before the quiet time
         self._window_at = now
-        self._n_samples = self._n_tail = 0
-        self._excess_sum = 0.0
 
     def note_interactive(self, now: float) -> None:
         """An interactive request arrived: what a quiet time allowed is over."""
@@ -120,22 +221,18 @@ class JobAllowance:
         """
         if ttft_s <= 0:
             return
-        value = log(ttft_s)
-        kind = (int(log2(max(1, n_tokens))), int(log2(n_interactive + 1)))
-        usual = self._usual.get(kind)
+        self._first_token.add(ttft_s, n_tokens, n_interactive, n_jobs)
         if not n_jobs:
-            if usual is None:
-                self._usual[kind] = usual = _Usual()
-            usual.learn(value)
             self._n_quiet += 1
-            if self._n_quiet >= N_LEAST:
+            if self._n_quiet >= N_BASELINE:
                 self._base_at, self._is_measuring = now, False
-        elif usual is not None and usual.n >= N_LEAST:
-            self._n_samples += 1
-            self._excess_sum += value - usual.mean
-            self._n_tail += value > usual.p90 + TARGET
-        if now - self._window_at >= WINDOW_S and self._n_samples >= N_LEAST:
-            self._end_window(now)
+        if now - self._window_at >= WINDOW_S:
+            self._decide(now, n_jobs)
+
+    def add_gap(self, now: float, gap_s: float, n_interactive: int, n_jobs: int) -> None:
+        """The mean time between two tokens of a whole interactive answer."""
+        if gap_s > 0:
+            self._gap.add(gap_s, 0, n_interactive, n_jobs)
 
     def n_allowed(self, now: float, limit: float) -> int:
         """The most jobs that may run now."""
@@ -161,17 +258,24 @@ class JobAllowance:
         self.allowed = min(most, max(self.allowed, START_ALLOWED) * _GROWTH_A_S ** (now - self._quiet_at))
         self._quiet_at = now
 
-    def _end_window(self, now: float) -> None:
-        n = self._n_samples
-        tail = self._n_tail / n
-        tail_excess = log(tail / TAIL_SHARE) * TARGET if tail > TAIL_SHARE else 0.0
-        self.excess = excess = max(self._excess_sum / n, tail_excess if n >= 2 * N_LEAST else 0.0)
-        self._window_at, self._n_samples, self._n_tail, self._excess_sum = now, 0, 0, 0.0
-        off = 1.0 - excess / TARGET
-        if off > 0:
-            self.allowed = min(MOST_ALLOWED, self.allowed + GAIN * min(1.0, off))
+    def _decide(self, now: float, n_jobs: int) -> None:
+        """More jobs, or fewer, once there is enough evidence."""
+        first_token, gap = self._first_token.decide(), self._gap.decide()
+        if first_token < 0 or gap < 0:
+            self.excess = self._first_token.excess
+            over = max(self._first_token.overshoot, self._gap.overshoot)
+            self.allowed = max(START_ALLOWED, self.allowed * min(SMALLEST_CUT, max(LARGEST_CUT, 1.0 / sqrt(over))))
+            self._has_cut = True
+        elif first_token > 0 and (gap > 0 or not self._gap.n):
+            self.excess = self._first_token.excess
+            if n_jobs + 1 >= self.allowed:  # it is used
+                step = GAIN if self._has_cut else max(GAIN, self.allowed * START_GROWTH)
+                self.allowed = min(MOST_ALLOWED, self.allowed + step)
         else:
-            self.allowed = max(START_ALLOWED, self.allowed * min(SMALLEST_CUT, max(LARGEST_CUT, 1.0 + DECREASE * off)))
+            return
+        self._window_at = now
+        self._first_token.clear()
+        self._gap.clear()
 
     def __repr__(self) -> str:
         return f"<JobAllowance {self.allowed:.1f} jobs, excess {self.excess:.3f}>"

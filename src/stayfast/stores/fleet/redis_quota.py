@@ -2,7 +2,10 @@
 
     PREFIX:q:{TENANT}   a hash. `epoch`, `at`: when the key was made and last written (us, the server's clock);
                         `t:LIMIT`: when the bucket will be full; `g:GATEWAY`: "expires call LIMIT@CAPACITY spent held
-                        demand entitled LIMIT@CAPACITY ..." of each gateway
+                        demand entitled LIMIT@CAPACITY ..." of each gateway; `c:LIMIT`: "credit until"
+
+The credit is what a full bucket could not take of its refill while no gateway called. What gateways granted themselves in
+that time out of the refill is charged only beyond it; else a long loss of the server would leave a debt as long.
 
 Amounts are in us of the bucket, so a limit that the settings change keeps the share of it that is used.
 
@@ -26,23 +29,24 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
-from stayfast.policy.fleet.slices import TTL_S, US, LeaseGrant
+from stayfast.policy.fleet.slices import RECENT_S, TTL_S, US, LeaseGrant
 from stayfast.stores.fleet.quota_calls import QuotaCall, QuotaReply, QuotaStoreLost
 
 IO_S: Final = 0.04  # one trip with all its calls; a request waits 0.05 s at most
 _STALE: Final = -1
 _SCRIPT: Final = """
-local id, call, ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local known_epoch = ARGV[4]
+local id, call, ttl, recent = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local known_epoch = ARGV[5]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local hash = redis.call('HGETALL', KEYS[1])
-local full_at, others, own, epoch, at = {}, {}, nil, nil, now
+local full_at, credits, others, own, epoch, at = {}, {}, {}, nil, nil, now
 local n, total, entitled, out = 1, {}, {}, {}
 for i = 1, #hash, 2 do
   local field, value = hash[i], hash[i + 1]
   local kind, name = string.sub(field, 1, 2), string.sub(field, 3)
   if kind == 't:' then full_at[name] = tonumber(value)
+  elseif kind == 'c:' then credits[name] = value
   elseif field == 'epoch' then epoch = value
   elseif field == 'at' then at = tonumber(value)
   elseif kind == 'g:' then
@@ -61,7 +65,7 @@ for name, words in pairs(others) do
     for i = 3, #words, 5 do
       local limit = string.match(words[i], '^[^@]+')
       out[limit] = (out[limit] or 0) + words[i + 2]
-      total[limit] = (total[limit] or 0) + words[i + 3]
+      if tonumber(words[1]) - ttl + recent > now + back then total[limit] = (total[limit] or 0) + words[i + 3] end
       entitled[limit] = (entitled[limit] or 0) + words[i + 4]
     end
   end
@@ -73,7 +77,7 @@ end
 epoch = epoch or string.format('%.0f', now)
 local record = {string.format('%.0f', now + ttl), ARGV[2]}
 local reply, expires, write = {0, epoch, n}, ttl, {'epoch', epoch, 'at', string.format('%.0f', now)}
-for i = 5, #ARGV, 11 do
+for i = 6, #ARGV, 11 do
   local capacity, spent, held = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
   local name, before, was_held = string.match(ARGV[i], '^[^@]+'), spent_before[ARGV[i]], held_before[ARGV[i]]
   if not before then before, was_held = tonumber(ARGV[i + 4]), tonumber(ARGV[i + 5]) end
@@ -82,10 +86,14 @@ for i = 5, #ARGV, 11 do
   if known_epoch ~= '' and known_epoch ~= epoch then
     full = math.max(full, math.min(tonumber(ARGV[i + 10]), now + 2 * capacity))
   end
+  local credit, credit_until = string.match(credits[name] or '', '(%S+) (%S+)')
+  credit, credit_until = tonumber(credit or 0), tonumber(credit_until or 0)
+  local overflow = math.min(now - at, now - full)
+  if overflow > 0 and now - at > recent then credit, credit_until = overflow, now + recent end
+  if credit_until < now then credit = 0 end
   local returned = was_held - (spent - before) - held
-  local alone = math.min(tonumber(ARGV[i + 9]), math.max(0, -returned))
-  full = math.max(now, full) - returned - alone
-  full = math.max(full, math.min(full + alone, now + capacity))
+  local forgiven = math.max(0, math.min(tonumber(ARGV[i + 9]), -returned, credit))
+  full = math.max(now, full) - returned - forgiven
   full = math.max(now + (out[name] or 0) + held, full)
   local level = now + capacity - full
   local all = (total[name] or 0) + demand
@@ -97,6 +105,7 @@ for i = 5, #ARGV, 11 do
   full = full + granted
   local part = math.max(0, math.min(math.floor(share * 1000000), 1000000 - (entitled[name] or 0)))
   write[#write + 1], write[#write + 2] = 't:' .. name, string.format('%.0f', full)
+  write[#write + 1], write[#write + 2] = 'c:' .. name, string.format('%.0f %.0f', credit - forgiven, credit_until)
   record[#record + 1] = ARGV[i] .. string.format(' %.0f %.0f %.0f %.0f', spent, held + granted, demand, part)
   for _, number in ipairs({granted, now + capacity - full, full, part, all}) do
     reply[#reply + 1] = string.format('%.0f', number)
@@ -113,14 +122,15 @@ _DIGEST: Final = sha1(_SCRIPT.encode(), usedforsecurity=False).hexdigest()
 class RedisQuota:
     """A server, by its URL, which may contain a password and is never shown. Connects at its first use."""
 
-    def __init__(self, url: str, prefix: str) -> None:
+    def __init__(self, url: str, prefix: str, io_s: float = IO_S) -> None:
+        self._io_s = io_s
         self._prefix = prefix
-        self._server: Any = Redis.from_url(url, socket_timeout=IO_S, socket_connect_timeout=IO_S,
+        self._server: Any = Redis.from_url(url, socket_timeout=io_s, socket_connect_timeout=io_s,
                                            retry=Retry(NoBackoff(), 0), protocol=2)
 
     async def exchange(self, gateway: str, calls: Sequence[QuotaCall]) -> list[QuotaReply | None]:
         try:
-            async with asyncio.timeout(IO_S):
+            async with asyncio.timeout(self._io_s):
                 replies = await self._send(gateway, ("EVALSHA", _DIGEST), calls)
                 unknown = [n for n, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
                 if unknown:
@@ -146,7 +156,7 @@ class RedisQuota:
         for call in calls:
             limits = [word for name, report in call.limits.items() for word in (name, *report)]
             pipeline.execute_command(*script, 1, self._key(call.tenant), gateway, call.number,
-                                     round(TTL_S * US), call.epoch, *limits)
+                                     round(TTL_S * US), round(RECENT_S * US), call.epoch, *limits)
         replies: list[Any] = await pipeline.execute(raise_on_error=False)
         return replies
 

@@ -208,7 +208,8 @@ class FileWriter(Protocol):
 class FileBodies(Protocol):
     """The contents of files, by id."""
 
-    async def create(self, file_id: str) -> FileWriter: ...
+    async def create(self, file_id: str, *, spare_bytes: int = 0) -> FileWriter:
+        """spare_bytes: the space that it leaves free; without it the writer raises StoreFull."""
 
     def read(self, file_id: str, at: int = 0) -> AsyncIterator[bytes]:
         """The bytes from offset `at`, in parts of at most 256 KiB. Raises KeyError for an unknown file."""

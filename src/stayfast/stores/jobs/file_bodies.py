@@ -42,12 +42,13 @@ class DiskFileBodies:
         self._threads = ThreadPoolExecutor(2, "stayfast-files")
         self._is_ready = False
 
-    async def create(self, file_id: str) -> "DiskFileWriter":
+    async def create(self, file_id: str, *, spare_bytes: int = 0) -> "DiskFileWriter":
         """Raises ValueError for an id that is not a word, StoreFull and StoreUnavailable."""
         if not _ID.fullmatch(file_id):
             raise ValueError("a file's id consists of up to 128 letters, digits, - and _")
+        await self.run(partial(self.check_space, spare_bytes))
         file, temporary = await self.run(self._create_temporary)
-        return DiskFileWriter(self, file, temporary, self._folder / file_id)
+        return DiskFileWriter(self, file, temporary, self._folder / file_id, spare_bytes)
 
     async def read(self, file_id: str, at: int = 0) -> AsyncIterator[bytes]:
         """The bytes from offset `at`. Raises KeyError for an unknown file."""
@@ -98,6 +99,13 @@ class DiskFileBodies:
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, on_thread)
 
+    def check_space(self, spare_bytes: int) -> None:
+        """Raises OSError (ENOSPC) if less is free."""
+        if spare_bytes:
+            volume = os.statvfs(self._folder)
+            if volume.f_bavail * volume.f_frsize < spare_bytes:
+                raise OSError(ENOSPC, os.strerror(ENOSPC))
+
     def sync_folder(self) -> None:
         """Make renames durable."""
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -137,11 +145,13 @@ class DiskFileBodies:
 class DiskFileWriter:
     """A file that is being written. One task uses it."""
 
-    def __init__(self, bodies: DiskFileBodies, file: int, temporary: Path, path: Path) -> None:
+    def __init__(self, bodies: DiskFileBodies, file: int, temporary: Path, path: Path,
+                 spare_bytes: int) -> None:
         self._bodies = bodies
         self._file = file
         self._temporary = temporary
         self._path = path
+        self._spare_bytes = spare_bytes
         self._waiting = bytearray()
         self._n_bytes = 0
         self._sha256 = hashlib.sha256()
@@ -164,6 +174,7 @@ class DiskFileWriter:
                 await self._bodies.run(self._abort)
 
     def _flush(self) -> None:
+        self._bodies.check_space(self._spare_bytes)
         data, self._waiting = self._waiting, bytearray()
         self._sha256.update(data)
         view = memoryview(data)

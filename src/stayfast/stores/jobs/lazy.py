@@ -103,8 +103,8 @@ class LazyFileBodies:
     def __init__(self, lazy: LazyJobStore) -> None:
         self._lazy = lazy
 
-    async def create(self, file_id: str) -> FileWriter:
-        return await (await self._lazy.files()).create(file_id)
+    async def create(self, file_id: str, *, spare_bytes: int = 0) -> FileWriter:
+        return await (await self._lazy.files()).create(file_id, spare_bytes=spare_bytes)
 
     async def read(self, file_id: str, at: int = 0) -> AsyncIterator[bytes]:
         async for part in (await self._lazy.files()).read(file_id, at):

@@ -51,9 +51,10 @@ class SqliteJobStore:
         self._writer = GroupCommit(
             str(path), lambda: open_file(path, is_durable=not is_inline), {
                 "finish": lambda db, results: claims.finish(db, now(), results),
+                "create_batch": lambda db, new: [batches.create_batch(db, batch) for batch in new],
                 "submit": lambda db, jobs: submission.submit(db, now(), jobs),
             }, window_s=window_s, headroom=Headroom(folder / RESERVE_NAME, reserve_bytes) if reserve_bytes else None,
-            refused=frozenset(("submit",)), is_inline=is_inline)
+            refused=frozenset(("submit", "create_batch")), is_inline=is_inline)
         self._reader = GroupCommit(str(path), self._open_reader, {}, begin="BEGIN", window_s=0.0,
                                    is_inline=is_inline)
         self._path = path
@@ -125,7 +126,8 @@ class SqliteJobStore:
         return await self._reader.run(lambda db: reading.read_events(db, job_id, after_n, limit))
 
     async def create_batch(self, batch: Batch) -> tuple[Batch, bool]:
-        return await self._writer.run(lambda db: batches.create_batch(db, batch))
+        created: tuple[Batch, bool] = (await self._writer.run_bulk("create_batch", [batch]))[0]
+        return created
 
     async def find_batch(self, batch_id: str) -> Batch | None:
         return await self._reader.run(lambda db: batches.find_batch(db, batch_id))

@@ -102,9 +102,21 @@ class RedisWakeups:
     async def wait(self, topic: str, timeout_s: float) -> None:
         self._start()
         if self._pubsub is None:
-            await self._store.wait(topic, timeout_s)
+            await self._wait_without_redis(topic, timeout_s)
         elif not await self._subscribe(topic) or not self._topics.take_mark(topic):
             await self._topics.wait(topic, timeout_s)
+
+    async def _wait_without_redis(self, topic: str, timeout_s: float) -> None:
+        """Until the store or, once it is connected, Redis wakes the topic."""
+        self._subscribed.setdefault(topic, self._clock.now())  # when it is connected
+        loop = asyncio.get_running_loop()
+        waits = [loop.create_task(wait(topic, timeout_s)) for wait in (self._store.wait, self._topics.wait)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waits:
+                task.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     async def find(self, job_id: str) -> Job | None:
         self._topics.mark(_topic_of(job_id))
@@ -200,12 +212,13 @@ class RedisWakeups:
 
     async def _read(self) -> None:
         """Receive messages; connect again when the connection breaks."""
-        pause_s = BACKOFF_S
+        pause_s, was_connected = BACKOFF_S, False
         while True:
             try:
                 async with self._connected() as pubsub:
-                    self._topics.notify_all()  # what was notified meanwhile
-                    pause_s = BACKOFF_S
+                    if was_connected:
+                        self._topics.notify_all()  # what was notified meanwhile
+                    pause_s, was_connected = BACKOFF_S, True
                     while self._pubsub is pubsub:
                         await self._receive_next(pubsub)
             except (RedisError, OSError):

@@ -37,6 +37,11 @@ class JobPlaces:
         if sample.is_streamed and not sample.is_job:
             self.allowance.add_first_token(now, ttft_s, int(sample.n_tokens), sample.n_interactive, sample.n_jobs)
 
+    def record_gap(self, sample: LoadSample, gap_s: float, now: float) -> None:
+        """The mean time between two tokens of a whole stream. Jobs: the mean of those at its start and at its end."""
+        if sample.is_streamed and not sample.is_job:
+            self.allowance.add_gap(now, gap_s, sample.n_interactive, (sample.n_jobs + self.n_jobs + 1) // 2)
+
     def end_call(self, sample: LoadSample) -> None:
         self.n_jobs -= sample.is_job
 

@@ -69,6 +69,12 @@ class Permit(RunningCall):
             self.verdict = ANSWERED
         self._upstream.record_first_token(self, now)
 
+    def record_gap(self, gap_s: float, now: float) -> None:
+        """The mean time between two tokens, at the end of a whole stream."""
+        places = self._upstream.whole_limiter.job_places
+        if places is not None and self._sample is not None:
+            places.record_gap(self._sample, gap_s, now)
+
     def record_slower_than_hedge(self, now: float) -> None:
         """A hedge was faster, so this attempt is cancelled. Its first token would have taken at least as long as it has run.
         """

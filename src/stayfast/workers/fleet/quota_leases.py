@@ -74,6 +74,7 @@ class QuotaLeases:
         self._buckets: dict[str, Limits] = {}
         self._wake_cells = [memory.slot(f"wake of {n}") for n in range(memory.n_workers)]
         self._woken = asyncio.Event()
+        self._is_stopped = False
         self._task: asyncio.Task[None] | None = None
         self._lost = memory.slot("lost")
         self.leader = LeaseLeader(store, f"{gateway}.{rng.getrandbits(32):08x}", clock, sink, cells=memory.cells,
@@ -125,10 +126,10 @@ class QuotaLeases:
         self._task = spawn(self.run())
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until `stop`."""
         scanned_at = self._clock.now()
         self.leader.lead(scanned_at)
-        while True:
+        while not self._is_stopped:
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
                     await self._woken.wait()
@@ -142,11 +143,16 @@ class QuotaLeases:
                 self._find_unsettled(now)
             await self.leader.tick(now)
 
-    async def close(self) -> None:
-        """Give back what is held, and close the connection."""
+    async def stop(self) -> None:
+        """Exchange nothing any more. A cancellation alone is not enough: clients of Redis may take it for a time-out."""
+        self._is_stopped = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
+
+    async def close(self) -> None:
+        """Give back what is held, and close the connection."""
+        await self.stop()
         await self.leader.give_back()
         await self._store.close()
 

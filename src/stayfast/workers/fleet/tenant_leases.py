@@ -110,7 +110,7 @@ class TenantLeases:
             held.bucket.set_room(0.0, now)
             if held.bucket.on_loss == "local" and not held.share:
                 held.share = held.lease.entitlement(n_gateways, now)
-                held.bucket.add_grant(held.lease.begin_alone(n_gateways, now))
+                held.bucket.add_grant(held.lease.level_alone(n_gateways, now))
 
     @property
     def n_gateways(self) -> int:

@@ -20,7 +20,7 @@ from stayfast.stores.jobs.embedded.sweeping import end_lost_claims, promote_defe
 MAX_CLAIMED = 1000  # of one route, in one claim
 
 _AGED = """SELECT n, rank, vft FROM jobs INDEXED BY jobs_aged WHERE model = ?1 AND state = 'queued' AND is_deferred = 0
-    AND aged_at < 9e999 AND aged_at <= ?2 AND deadline_at > ?2 ORDER BY aged_at, n LIMIT ?3"""
+    AND aged_at <= ?2 AND deadline_at > ?2 ORDER BY aged_at, n LIMIT ?3"""
 _READY = """SELECT n, rank, vft FROM jobs INDEXED BY jobs_ready WHERE model = ?1 AND state = 'queued' AND is_deferred = 0
     AND deadline_at > ?2 ORDER BY rank, vft, deadline_at, n LIMIT ?3"""
 _CLAIM = """UPDATE jobs SET state = 'running', token = token + 1, worker = ?, started_at = ?, lease_until = ?, claim_ref = ?

@@ -14,7 +14,7 @@ from typing import Final
 
 APPLICATION_ID: Final = 0x53_46_4A_31  # "SFJ1", in the header of the file
 BUSY_S: Final = 5.0  # longest wait for another process, such as a backup
-CACHE_KIB: Final = 32 * 1024
+CACHE_KIB: Final = 8 * 1024
 LOG_BYTES: Final = 64 * 1024 * 1024  # size to which the write-ahead log is truncated
 CHECKPOINT_PAGES: Final = 4000
 MODE: Final = 0o600
@@ -30,10 +30,9 @@ CREATE TABLE jobs (
     vft REAL NOT NULL, aged_at REAL NOT NULL, is_deferred INTEGER NOT NULL, idempotency_key TEXT, digest BLOB,
     n_lost INTEGER NOT NULL DEFAULT 0, lease_until REAL, claim_ref TEXT);
 CREATE INDEX jobs_ready ON jobs (model, rank, vft, deadline_at, n) WHERE state = 'queued' AND is_deferred = 0;
-CREATE INDEX jobs_aged ON jobs (model, aged_at, n) WHERE state = 'queued' AND is_deferred = 0 AND aged_at < 9e999;
+CREATE INDEX jobs_aged ON jobs (model, aged_at, n) WHERE state = 'queued' AND is_deferred = 0;
 CREATE INDEX jobs_deferred ON jobs (run_at) WHERE state = 'queued' AND is_deferred = 1;
-CREATE INDEX jobs_deadline ON jobs (model, deadline_at) WHERE state = 'queued' AND deadline_at < 9e999;
-CREATE INDEX jobs_oldest ON jobs (model, n) WHERE state = 'queued';
+CREATE INDEX jobs_deadline ON jobs (model, deadline_at) WHERE state = 'queued';
 CREATE INDEX jobs_leased ON jobs (lease_until) WHERE state = 'running';
 CREATE INDEX jobs_expiring ON jobs (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX jobs_tenant ON jobs (tenant, n);
@@ -71,7 +70,7 @@ CREATE TABLE files (
     n INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, tenant NOT NULL, purpose TEXT NOT NULL, filename TEXT NOT NULL,
     n_bytes INTEGER NOT NULL, created_at REAL NOT NULL, expires_at REAL NOT NULL, sha256 TEXT NOT NULL);
 CREATE INDEX files_tenant ON files (tenant, n);
-CREATE INDEX files_expiring ON files (expires_at) WHERE expires_at < 9e999;
+CREATE INDEX files_expiring ON files (expires_at);
 
 CREATE TRIGGER job_queued AFTER INSERT ON jobs WHEN NEW.state = 'queued' BEGIN
     INSERT INTO routes VALUES (NEW.model, NOT NEW.is_deferred, 0, NEW.is_deferred, NEW.n_tokens * NOT NEW.is_deferred)

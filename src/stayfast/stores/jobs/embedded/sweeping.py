@@ -9,7 +9,7 @@ from stayfast.stores.jobs.embedded.rows import encode_values
 
 STEP = 1000  # most jobs that one sweep ends, and most that it deletes
 HOLD_S = 3600.0  # lines of a batch that has not ended stay this much longer
-VACUUM_PAGES = 2000  # of one sweep
+VACUUM_PAGES = 500  # of one sweep
 MIN_FREE_PAGES = 4000  # fewer are left for reuse
 
 _PROMOTE = """UPDATE jobs SET is_deferred = 0 WHERE n IN (
@@ -19,8 +19,8 @@ _REQUEUE = """UPDATE jobs SET state = 'queued', worker = NULL, lease_until = NUL
     run_at = 0, is_deferred = 0 WHERE n IN (SELECT value FROM json_each(?))"""
 _END_ALL = """UPDATE jobs SET state = ?1, finished_at = ?2, expires_at = ?2 + keep_s, is_cancelling = 0, lease_until = NULL,
     claim_ref = NULL, why = ?3 WHERE n IN (SELECT value FROM json_each(?4))"""
-_EXPIRED = """SELECT n, id FROM jobs INDEXED BY jobs_deadline WHERE model = ? AND state = 'queued' AND deadline_at < 9e999
-    AND deadline_at <= ? LIMIT ?"""
+_EXPIRED = """SELECT n, id FROM jobs INDEXED BY jobs_deadline WHERE model = ? AND state = 'queued' AND deadline_at <= ?
+    LIMIT ?"""
 _HOLD = """UPDATE jobs SET expires_at = ?1 + ?2 WHERE n IN (SELECT value FROM json_each(?3)) AND batch_id IN (
     SELECT id FROM batches WHERE state NOT IN ('completed', 'failed', 'expired', 'cancelled'))"""
 
@@ -58,7 +58,7 @@ def sweep(db: sqlite3.Connection, now: float, max_claims: int) -> SweepReport:
                                    "LIMIT ?", (now, STEP))]
     report = end_lost_claims(db, now, lost, max_claims)
     expired = _expire(db, now)
-    files = db.execute("SELECT id FROM files WHERE expires_at < 9e999 AND expires_at <= ? LIMIT ?", (now, STEP)).fetchall()
+    files = db.execute("SELECT id FROM files WHERE expires_at <= ? LIMIT ?", (now, STEP)).fetchall()
     n_purged = _purge(db, now)
     db.execute("DELETE FROM tenants WHERE n_unfinished <= 0")
     return SweepReport(report.n_recovered, report.n_dead, len(expired), n_purged, (*report.finished, *expired),
@@ -103,5 +103,6 @@ def has_much_free(db: sqlite3.Connection) -> bool:
 
 
 def vacuum(db: sqlite3.Connection) -> None:
-    """Return some free pages to the disk."""
-    db.execute(f"PRAGMA incremental_vacuum({VACUUM_PAGES})").fetchall()
+    """Return some free pages to the disk. The sqlite3 module runs only the first step of this pragma, which is one page."""
+    for _ in range(VACUUM_PAGES):
+        db.execute("PRAGMA incremental_vacuum(1)")

@@ -6,6 +6,7 @@
     queue        submit, claim, extend, release
     ends         everything that ends a job: its row leaves the queue, its result appears, its batch counts it
     records      look-ups, lists and counts
+    aged_values  counts that take long
     streams      the events of jobs
     batches      batches and their coordinators
     files        the records of files, and their contents in parts

@@ -75,7 +75,7 @@ class PostgresFileBodies:
     def __init__(self, pool: PostgresPool) -> None:
         self._pool = pool
 
-    async def create(self, file_id: str) -> "PostgresFileWriter":
+    async def create(self, file_id: str, *, spare_bytes: int = 0) -> "PostgresFileWriter":  # the free space is not known
         write_id = uuid4().hex
         await self._pool.fetch("INSERT INTO stayfast_bodies (write_id, file_id, written_at) VALUES ($1, $2, stayfast_now())",
                                write_id, to_text(file_id))

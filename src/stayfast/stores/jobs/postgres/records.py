@@ -1,6 +1,7 @@
 """Look-ups, lists and counts of jobs."""
 
 from collections.abc import Sequence
+from functools import partial
 from math import inf
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.jobs import Job, JobFilter, JobResult, JobState, NewJob, QueueDepth
 from stayfast.core.types import Usage
+from stayfast.stores.jobs.postgres.aged_values import AgedValue
 from stayfast.stores.jobs.postgres.connections import PostgresPool, make_sql, to_text
 from stayfast.stores.jobs.postgres.schema import DEFERRED, READY, RUNNING
 
@@ -17,9 +19,9 @@ decode_new_job: Final = msgspec.msgpack.Decoder(NewJob).decode
 decode_usage: Final = msgspec.msgpack.Decoder(Usage).decode
 
 MAX_AHEAD: Final = 10_000
-MAX_EXACT: Final = 10_000  # a count of more jobs is used again for COUNT_AGE times its duration
-COUNT_AGE: Final = 50.0
-MAX_COUNT_AGE_S: Final = 5.0
+MAX_EXACT: Final = 500  # jobs; more are counted at intervals
+MAX_TENANTS: Final = 10_000  # whose counts are stored
+DEPTHS_LIMIT_S: Final = 10.0  # for a million jobs; no client waits for it
 STATES: Final = {DEFERRED: JobState.QUEUED, READY: JobState.QUEUED, RUNNING: JobState.RUNNING}
 
 # A job with its row of the queue, or of the ends.
@@ -57,6 +59,8 @@ SELECT model, count(*) FILTER (WHERE state = 1) AS n_queued, count(*) FILTER (WH
        min(deadline_at) FILTER (WHERE state = 1) AS earliest_deadline_at,
        coalesce(sum(n_tokens) FILTER (WHERE state = 1), 0)::bigint AS n_queued_tokens
 FROM stayfast_queue GROUP BY model"""
+# One pass over the table, which has nothing but jobs that have not ended.
+_DEPTHS_PLAN: Final = "SET LOCAL enable_seqscan = on; SET LOCAL enable_sort = off; SET LOCAL statement_timeout = '10s'"
 
 
 class PostgresRecords:
@@ -65,8 +69,8 @@ class PostgresRecords:
     def __init__(self, pool: PostgresPool, clock: Clock) -> None:
         self._pool = pool
         self._clock = clock
-        self._counts: dict[str, tuple[float, int]] = {}  # by tenant: valid until, and how many
-        self._depths: tuple[float, list[QueueDepth]] = (0.0, [])
+        self._counts: dict[str, AgedValue[int]] = {}  # by tenant
+        self._depths = AgedValue(self._query_depths, _are_many, clock)
 
     async def find(self, job_id: str) -> Job | None:
         row = await self._pool.fetch_row(FIND_JOB, to_text(job_id))
@@ -103,15 +107,18 @@ class PostgresRecords:
         return [build_job(row) for row in rows]
 
     async def depths(self) -> list[QueueDepth]:
-        """With more than MAX_EXACT jobs the counts may be MAX_COUNT_AGE_S old, which bounds the server's time for them."""
-        valid_until, depths = self._depths
-        now = self._clock.now()
-        if now >= valid_until:
-            rows = await self._pool.fetch(_DEPTHS)
-            depths = [_build_depth(row) for row in rows]
-            n_jobs = sum(depth.n_queued + depth.n_running + depth.n_deferred for depth in depths)
-            self._depths = (self._valid_until(now, n_jobs), depths)
-        return list(depths)
+        """Beyond MAX_EXACT jobs they are up to `aged_values.MAX_AGE_S` old."""
+        return list(await self._depths.get())
+
+    async def _query_depths(self) -> list[QueueDepth]:
+        async def query(connection: Any) -> list[Any]:
+            await connection.execute("BEGIN")
+            await connection.execute(_DEPTHS_PLAN)
+            rows: list[Any] = await connection.fetch(_DEPTHS)
+            await connection.execute("COMMIT")
+            return rows
+
+        return [_build_depth(row) for row in await self._pool.run(query, DEPTHS_LIMIT_S)]
 
     async def count_ahead(self, job_id: str) -> int:
         row = await self._pool.fetch_row(_COUNT_AHEAD, to_text(job_id))
@@ -121,21 +128,23 @@ class PostgresRecords:
         return min(MAX_AHEAD, row["n_earlier"] + row["n_aged"] if n_older is None else n_older)
 
     async def count_unfinished(self, tenant: str | None) -> int:
-        """Beyond MAX_EXACT it may be MAX_COUNT_AGE_S old."""
-        valid_until, n = self._counts.get(tenant or "", (0.0, 0))
-        now = self._clock.now()
-        if now >= valid_until:
-            row = await self._pool.fetch_row("SELECT count(*) AS n FROM stayfast_queue WHERE tenant = $1", tenant or "")
-            n = row["n"]
-            self._counts.pop(tenant or "", None)
-            if valid_until := self._valid_until(now, n):
-                self._counts[tenant or ""] = (valid_until, n)
+        """Beyond MAX_EXACT it is up to `aged_values.MAX_AGE_S` old."""
+        name = tenant or ""
+        counts = self._counts.get(name)
+        if counts is None:
+            if len(self._counts) >= MAX_TENANTS:
+                self._counts.clear()
+            counts = self._counts[name] = AgedValue(partial(self._query_count, name), lambda n: n > MAX_EXACT, self._clock)
+        return await counts.get()
+
+    async def _query_count(self, tenant: str) -> int:
+        row = await self._pool.fetch_row("SELECT count(*) AS n FROM stayfast_queue WHERE tenant = $1", tenant)
+        n: int = row["n"]
         return n
 
-    def _valid_until(self, began_at: float, n_jobs: int) -> float:
-        if n_jobs <= MAX_EXACT:
-            return 0.0
-        return began_at + min(MAX_COUNT_AGE_S, COUNT_AGE * (self._clock.now() - began_at))
+
+def _are_many(depths: Sequence[QueueDepth]) -> bool:
+    return sum(depth.n_queued + depth.n_running + depth.n_deferred for depth in depths) > MAX_EXACT
 
 
 def _state_conditions(states: Sequence[JobState], place: Any) -> list[str]:

@@ -16,12 +16,12 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from stayfast.core.jobs import BatchState, Job, JobState, NewJob, Submitted
+from stayfast.core.jobs import BatchState, JobState, NewJob, Submitted
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.postgres.connections import columns, to_text
 from stayfast.stores.jobs.postgres.ends import ENDED_BATCHES, JobEnd, end_jobs
 from stayfast.stores.jobs.postgres.records import FIND_ALL, build_job, encode, from_new_job
-from stayfast.stores.jobs.postgres.schema import DEFERRED, READY
+from stayfast.stores.jobs.postgres.schema import DEFERRED, READY, RUNNING
 
 # FOR SHARE: a cancellation of the batch waits until the new lines are visible to it, or is seen here.
 _BATCH_STATES: Final = "SELECT id, state FROM stayfast_batches WHERE id = ANY($1::text[]) ORDER BY id FOR SHARE"
@@ -44,14 +44,10 @@ ON CONFLICT (model, rank, tenant) DO UPDATE
 RETURNING model, rank, tenant, vft"""
 _INSERT_QUEUE: Final = """
 INSERT INTO stayfast_queue (job_id, seq, state, model, tenant, batch_id, rank, vft, cost, n_tokens, created_at, run_at,
-                            deadline_at, aged_at, keep_s, is_reported)
+                            deadline_at, aged_at, keep_s, is_reported, token, worker, started_at, lease_until)
 SELECT * FROM unnest($1::text[], $2::bigint[], $3::smallint[], $4::text[], $5::text[], $6::text[], $7::smallint[],
                      $8::float8[], $9::float8[], $10::bigint[], $11::float8[], $12::float8[], $13::float8[], $14::float8[],
-                     $15::float8[], $16::boolean[])"""
-_START: Final = """
-UPDATE stayfast_queue q SET state = 2, token = 1, worker = g.worker, started_at = now, lease_until = now + g.lease_s
-FROM unnest($1::text[], $2::text[], $3::float8[]) AS g(job_id, worker, lease_s), (SELECT stayfast_now() AS now) t
-WHERE q.job_id = g.job_id"""
+                     $15::float8[], $16::boolean[], $17::integer[], $18::text[], $19::float8[], $20::float8[])"""
 _FIND_EARLIER: Final = """
 SELECT g.n, (SELECT id FROM (
          SELECT id FROM stayfast_jobs j WHERE j.id = g.id
@@ -73,19 +69,13 @@ async def submit_jobs(connection: Any, jobs: Sequence[NewJob]) -> list[Submitted
         row = stored.pop(to_text(job.id), None)  # the first of several with one id
         if row is not None:
             new.append((job, row))
-            submitted[n] = Submitted(_mark_started(job, from_new_job(job, row["created_at"])))
+            submitted[n] = Submitted(from_new_job(job, row["created_at"], **_claim_fields(job, row["created_at"])))
     await _enqueue(connection, new)
     stopped = await _end_stopped(connection, [job for job, _ in new], states)
     earlier = {n: job for n, job in enumerate(jobs) if n not in submitted}
     if earlier:
         submitted |= await _find_earlier(connection, earlier)
     return [_mark_stopped(submitted[n], stopped) for n in range(len(jobs))]
-
-
-def _mark_started(new: NewJob, job: Job) -> Job:
-    if new.worker is None:
-        return job
-    return replace(job, state=JobState.RUNNING, token=1, worker=new.worker, started_at=job.created_at)
 
 
 def _job_row(job: NewJob) -> tuple[object, ...]:
@@ -113,14 +103,26 @@ async def _enqueue(connection: Any, new: Sequence[tuple[NewJob, Any]]) -> None:
         finish[flow] += cost
         model, rank, tenant = flow
         queued.append((
-            row["id"], row["seq"], DEFERRED if job.run_at > row["created_at"] else READY, model, tenant,
+            row["id"], row["seq"], _state_of(job, row["created_at"]), model, tenant,
             None if job.batch_id is None else to_text(job.batch_id), rank, finish[flow], cost, job.n_tokens,
             row["created_at"], job.run_at, inf if job.deadline_at is None else job.deadline_at,
-            inf if job.aged_at is None else job.aged_at, job.keep_s, job.is_reported))
-    await connection.execute(_INSERT_QUEUE, *columns(queued, 16))
-    started = [(row["id"], to_text(job.worker), job.lease_s) for job, row in new if job.worker is not None]
-    if started:
-        await connection.execute(_START, *columns(started, 3))
+            inf if job.aged_at is None else job.aged_at, job.keep_s, job.is_reported,
+            *((0, None, None, None) if job.worker is None else
+              (1, to_text(job.worker), row["created_at"], row["created_at"] + job.lease_s))))
+    await connection.execute(_INSERT_QUEUE, *columns(queued, 20))
+
+
+def _state_of(job: NewJob, now: float) -> int:
+    if job.worker is not None:
+        return RUNNING
+    return DEFERRED if job.run_at > now else READY
+
+
+def _claim_fields(job: NewJob, now: float) -> dict[str, Any]:
+    """Of a job that runs already: its submission is its first claim."""
+    if job.worker is None:
+        return {}
+    return {"state": JobState.RUNNING, "token": 1, "worker": job.worker, "started_at": now}
 
 
 def _flow_of(job: NewJob) -> tuple[str, int, str]:
