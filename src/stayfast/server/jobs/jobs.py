@@ -6,6 +6,7 @@ from http import HTTPStatus
 from stayfast.core.errors import Rejected
 from stayfast.core.jobs import Door, Job, JobFilter, JobResult, JobState
 from stayfast.jobs.service import JobService, store_error, unknown_job
+from stayfast.policy.jobs.windows import FORM_TEXT, parse_window
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.http_request import LLM_ENDPOINTS, LLM_PATHS
 from stayfast.server.jobs.endpoint import JSON, Endpoint, EndpointReply, EndpointRequest
@@ -151,13 +152,23 @@ def result_reply(result: JobResult, more: tuple[tuple[str, str], ...] = ()) -> E
 
 def read_terms(submission: JobSubmission, request: EndpointRequest, now_wall: float) -> JobTerms:
     """Raises Rejected for a deadline before the start, an unknown priority or a bad idempotency key."""
-    run_at = submission.run_at or 0.0
+    run_at = find_start(submission, now_wall)
     deadline_at = now_wall + submission.deadline if submission.deadline is not None else None
     if deadline_at is not None and run_at >= deadline_at:
-        raise Rejected("run_at lies after the deadline, which counts from now: the job could never run.",
-                       code="bad_deadline", param="deadline")
+        raise Rejected("run_at, or the window's opening, lies after the deadline, which counts from now: the job could "
+                       "never run.", code="bad_deadline", param="deadline")
     return JobTerms(parse_job_urgency(submission.priority), run_at, deadline_at, read_idempotency_key(request.headers),
                     submission.metadata or {})
+
+
+def find_start(submission: JobSubmission, now_wall: float) -> float:
+    """When a job may start: at `run_at`, or at the next opening of its window after that; 0: at once. Raises Rejected."""
+    if submission.window is None:
+        return submission.run_at or 0.0
+    try:
+        return parse_window(submission.window).next_opening(max(now_wall, submission.run_at or 0.0))
+    except ValueError:
+        raise Rejected(f"window must be {FORM_TEXT}.", code="bad_window", param="window") from None
 
 
 def read_filter(request: EndpointRequest) -> JobFilter:
