@@ -219,15 +219,15 @@ class _Repeat(Exception):
 
 def describe_error(error: BaseException) -> StoreUnavailable:
     """The error for callers: its class and code, never its text, which may contain values of a statement or a password."""
-    code = getattr(error, "sqlstate", None)
-    if code in _FULL:
+    state = getattr(error, "sqlstate", None)
+    if state in _FULL:
         return StoreFull("the database has no space, or is read-only")
     return StoreUnavailable(_name_error(error))
 
 
 def _name_error(error: BaseException) -> str:
-    code = getattr(error, "sqlstate", None)
-    return type(error).__name__ if code is None else f"{type(error).__name__} ({code[:_CODE_CHARACTERS]})"
+    state = getattr(error, "sqlstate", None)
+    return type(error).__name__ if state is None else f"{type(error).__name__} ({state[:_CODE_CHARACTERS]})"
 
 
 def make_sql(template: str, **parts: str) -> str:
