@@ -22,18 +22,19 @@ def delete(path: str, *headers: str) -> bytes:
 
 @pytest.mark.sockets
 def test_cache_admin_needs_admin_key() -> None:
-    """401 without a key, 403 with any key, an answer with an admin's: to look, to look into one, and to forget."""
+    """401 without a key, 403 with any key, an answer with an admin's: gateways, caches, one answer, and purges."""
     async def run() -> None:
         async with serving(FakeBackend(KEYS)) as running_:
             client = await running_.connect()
             told = []
             for headers in ((), (f"x-api-key: {KEY}",), (f"x-api-key: {ADMIN}",)):
-                for request in (get("/admin/cache", *headers), get(f"/admin/cache/{bytes(32).hex()}", *headers),
+                for request in (get("/admin/gateways", *headers), get("/admin/cache", *headers),
+                                get(f"/admin/cache/{bytes(32).hex()}", *headers),
                                 delete("/admin/cache?route=m&tag=a", *headers),
                                 delete(f"/admin/cache/{bytes(32).hex()}", *headers)):
                     client.send(request)
                     told.append((await client.answer())[0])
-            assert told == [401] * 4 + [403] * 4 + [200] * 4
+            assert told == [401] * 5 + [403] * 5 + [200] * 5
             assert running_.backend.forgotten == [PurgeFilter("m", None, "a"), PurgeFilter(key=bytes(32))]
 
     uvloop.run(run())

@@ -262,6 +262,8 @@ class CancelSuite(RiggedSuite):
         assert [await rig.store.count_ahead(job_id) for job_id in ("first", "j0", "j4", "k")] == [0, 1, 5, 0]
         assert await claim_ids(rig.store, 2) == ["first", "j0"]
         assert [await rig.store.count_ahead(job_id) for job_id in ("first", "j1", "j4")] == [0, 0, 3]
+        await rig.store.submit([new_job(f"a{n}", model="long", tenant="a") for n in range(700)])
+        assert [await rig.store.count_ahead(f"a{n}") for n in (0, 300, 650, 699)] == [0, 300, 650, 699]
 
     @on_store
     async def test_events_are_read_after_a_number(self, rig: JobStoreRig) -> None:

@@ -11,12 +11,13 @@ import pytest
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import Fanout
-from stayfast.policy.admission.quota import Bucket
+from stayfast.policy.admission.quota import Bucket, QuotaConfig
 from stayfast.policy.fleet.config import FleetConfig
 from stayfast.policy.fleet.slices import RECENT_S, US, WAIT_S, LeaseGrant, LeaseReport
 from stayfast.stores.fleet.quota_calls import QuotaCall, QuotaReply, QuotaStoreLost
 from stayfast.stores.fleet.redis_quota import RedisQuota
 from stayfast.workers.fleet.quota_leases import LeaseMemory, QuotaLeases
+from stayfast.workers.shared_memory import SharedCounters, create_files
 from tests.services.redis_server import RedisServer, redis_server
 
 TENANT, LIMIT = "web", "requests_per_minute"
@@ -114,7 +115,7 @@ def test_redis_quota_held_slice_keeps_its_place_in_the_bucket(server: RedisServe
     run_calls(server, "held", test)
 
 
-def test_redis_quota_debt_is_charged_and_all_or_nothing_stays(server: RedisServer) -> None:
+def test_redis_quota_debt_is_charged_and_needs_are_all_or_nothing(server: RedisServer) -> None:
     async def test(a: Caller, b: Caller) -> None:
         await a.send(report(wanted=10.0))
         await a.send(report(spent=58.0, base=(0.0, 10.0)))  # 48 s more than it had
@@ -347,6 +348,80 @@ def test_gateways_unreachable_server_admit_an_equal_part(server: RedisServer) ->
         assert fleet.all[0].leader.why_lost == "AuthenticationError"
         assert fleet.longest_wait_s < WAIT_S + SLOW_S
         for leases in fleet.all:
+            await leases.close()
+
+    asyncio.run(main())
+
+
+class AheadClock(SystemClock):
+    """An hour ahead of the others, in all that it shows."""
+
+    def __init__(self) -> None:
+        self.now = lambda: time.monotonic() + 3600
+        self.wall = lambda: time.time() + 3600
+
+
+def test_gateways_clock_of_one_an_hour_ahead_changes_nothing(server: RedisServer) -> None:
+    async def main() -> None:
+        clocks = (SystemClock(), AheadClock())
+        fleet = [QuotaLeases(RedisQuota(server.url, "ahead", 5.0), f"g{n}", LeaseMemory(), clock, Fanout(), rng=Random(n))
+                 for n, clock in enumerate(clocks)]
+        buckets = [leases.bucket(TENANT, LIMIT, CAPACITY, 0.001, clock.now())
+                   for leases, clock in zip(fleet, clocks, strict=True)]
+        n_admitted = 0
+        for leases in fleet:
+            leases.begin(asyncio.create_task)
+        began_at = time.monotonic()
+        while time.monotonic() < began_at + 4.0:
+            for bucket, clock in zip(buckets, clocks, strict=True):
+                n_admitted += bucket.take(1.0, clock.now())
+            await asyncio.sleep(0.005)
+        assert 0.9 * CAPACITY <= n_admitted <= CAPACITY
+        for leases in fleet:
+            await leases.close()
+
+    asyncio.run(main())
+
+
+def test_workers_of_one_gateway_share_its_slices_and_another_takes_the_lead(server: RedisServer, tmp_path: Path) -> None:
+    """Only the leader calls the server. When it ends, the other worker continues with what is left in shared memory."""
+    async def main() -> None:
+        create_files(tmp_path)
+        clock = SystemClock()
+        workers = [QuotaLeases(RedisQuota(server.url, "workers", 5.0), "g", LeaseMemory(SharedCounters(tmp_path), n, 2),
+                               clock, Fanout(), rng=Random(n)) for n in range(2)]
+        quota = QuotaConfig(requests_per_minute=600)  # 10 a second
+        buckets = []
+        for leases in workers:
+            leases.configure(FleetConfig(), {TENANT: quota})
+            buckets.append(leases.bucket(TENANT, LIMIT, 600.0, 10.0, clock.now()))
+            leases.begin(asyncio.create_task)
+
+        async def admit(n: int) -> bool:
+            bucket, now = buckets[n], clock.now()
+            if bucket.take(1.0, now):
+                return True
+            return await workers[n].wait_for_grant(TENANT, LIMIT, 1.0, now + 1.0) and bucket.take(1.0, clock.now())
+
+        await asyncio.sleep(0.1)
+        assert [leases.leader.is_leading for leases in workers] == [True, False]
+        n_admitted = 0
+        for _ in range(100):
+            n_admitted += await admit(1)  # the worker that does not lead
+            await asyncio.sleep(0.01)
+        assert n_admitted >= 90
+        assert sum(workers[1].leader.calls.values()) == 0
+        await workers[0].stop()
+        began_at = time.monotonic()
+        while not workers[1].leader.is_leading:
+            assert time.monotonic() < began_at + 10.0
+            await asyncio.sleep(0.05)
+        for _ in range(100):
+            n_admitted += await admit(1)
+            await asyncio.sleep(0.01)
+        assert n_admitted >= 170
+        assert workers[1].leader.calls["ok"] > 0
+        for leases in workers:
             await leases.close()
 
     asyncio.run(main())

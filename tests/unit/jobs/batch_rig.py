@@ -4,13 +4,13 @@ import asyncio
 import inspect
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from stayfast.core.clock import SystemClock
-from stayfast.core.jobs import Batch, Door, FileInfo, JobResult, JobState
+from stayfast.core.clock import Clock, SystemClock
+from stayfast.core.jobs import Batch, BatchState, Door, FileInfo, JobFilter, JobResult, JobState
 from stayfast.core.types import Usage
 from stayfast.jobs.batches import BatchService
 from stayfast.jobs.config import JobsConfig
@@ -76,6 +76,8 @@ class Mortal:
             async def call(*arguments: Any, **fields: Any) -> Any:
                 self._life.check()
                 value = await method(*arguments, **fields)
+                if name == "commit":
+                    self._life.writers.remove(cast("FileWriter", self._target))
                 if name != "create":
                     return value
                 self._life.writers.append(value)
@@ -103,13 +105,14 @@ class BatchRig:
     store: JobStore
     files: FileBodies
     config: JobsConfig = field(default_factory=JobsConfig)
+    clock: Clock = field(default_factory=SystemClock)
 
     def service(self, life: Life | None = None) -> JobService:
         """What endpoints and coordinators share; of a mortal process with `life`."""
         if life is None:
-            return JobService(self.store, self.files, self.config, SystemClock())
+            return JobService(self.store, self.files, self.config, self.clock)
         store, files = cast("JobStore", Mortal(self.store, life)), cast("FileBodies", Mortal(self.files, life))
-        return JobService(store, files, self.config, SystemClock())
+        return JobService(store, files, self.config, self.clock)
 
     def coordinator(self, life: Life | None = None, chunk_lines: int = 3) -> BatchCoordinator:
         """A coordinator."""
@@ -181,6 +184,35 @@ def answer(job_id: str, token: int, custom_id: str, state: JobState) -> JobResul
         body = json.dumps({"error": {"message": f"no {custom_id}", "type": "invalid_request_error"}})
     status = 200 if state is JobState.COMPLETED else 400
     return JobResult(job_id, token, state, status, body.encode(), f"{job_id}-{token}", usage=Usage(10, 5, 2))
+
+
+LINES = [good_line(f"c{n}") for n in range(7)]
+
+
+def fails_odd(custom_id: str) -> JobState:
+    """Lines with an odd number are refused by the upstream."""
+    return JobState.FAILED if custom_id[-1] in "13579" else JobState.COMPLETED
+
+
+async def results_of(rig: BatchRig, batch: Batch) -> tuple[bytes, bytes]:
+    """Both files of an ended batch."""
+    return await rig.read(batch.output_file_id), await rig.read(batch.error_file_id)
+
+
+async def check_every_death(open_rig: Callable[[], AbstractAsyncContextManager[BatchRig]]) -> None:
+    """Run a batch once in peace, then once for each call of its coordinator, which dies before that call."""
+    life = Life()
+    calm = await _run_once(open_rig(), life)
+    assert (calm[2], life.n_calls > 20) == (7, True)
+    for dies_at in range(1, life.n_calls + 1):
+        assert await _run_once(open_rig(), Life(dies_at)) == calm, f"died before call {dies_at}"
+
+
+async def _run_once(opening: AbstractAsyncContextManager[BatchRig], life: Life) -> tuple[bytes, bytes, int, BatchState]:
+    async with opening as rig:
+        done = await rig.run(await rig.create(*LINES), life, state_of=fails_odd)
+        jobs = await rig.store.list_jobs(JobFilter(is_for_tenant=False, limit=100))
+        return *await results_of(rig, done), len(jobs), done.state
 
 
 def parse_lines(data: bytes) -> Iterable[dict[str, Any]]:

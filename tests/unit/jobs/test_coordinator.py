@@ -1,6 +1,7 @@
 """Batches from the file to the files of results, on a real store."""
 
 import asyncio
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,19 +12,18 @@ from stayfast.jobs.presence import WorkerPresence
 from stayfast.jobs.sweeper import JobSweeper
 from stayfast.testing import RecordingSink
 from stayfast.wire.jobs.lines import MESSAGES_ENDPOINT
-from tests.unit.jobs.batch_rig import CHAT, BatchRig, Life, answer, batch_rig, good_line, parse_lines
-
-LINES = [good_line(f"c{n}") for n in range(7)]
-
-
-def fails_odd(custom_id: str) -> JobState:
-    """Lines with an odd number are refused by the upstream."""
-    return JobState.FAILED if custom_id[-1] in "13579" else JobState.COMPLETED
-
-
-async def results_of(rig: BatchRig, batch: Batch) -> tuple[bytes, bytes]:
-    """Both files of an ended batch."""
-    return await rig.read(batch.output_file_id), await rig.read(batch.error_file_id)
+from tests.unit.jobs.batch_rig import (
+    CHAT,
+    LINES,
+    Life,
+    answer,
+    batch_rig,
+    check_every_death,
+    fails_odd,
+    good_line,
+    parse_lines,
+    results_of,
+)
 
 
 def test_run_batch_delivers_lines_in_order(tmp_path: Path) -> None:
@@ -185,24 +185,12 @@ def test_two_coordinators_claim_a_batch_once(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-async def run_once(folder: Path, life: Life) -> tuple[Batch, bytes, bytes, int]:
-    async with batch_rig(folder) as rig:
-        done = await rig.run(await rig.create(*LINES), life, state_of=fails_odd)
-        jobs = await rig.store.list_jobs(JobFilter(is_for_tenant=False, limit=100))
-        return done, *await results_of(rig, done), len(jobs)
-
-
 def test_coordinator_killed_at_every_call_delivers_the_same_bytes(tmp_path: Path) -> None:
     """A process that dies before any call to the store or the files, that call and all later ones included, has a successor
     with the same files as without a death: no line lost, none twice.
     """
-    life = Life()
-    _, output, errors, n_jobs = asyncio.run(run_once(tmp_path / "calm", life))
-    assert (n_jobs, life.n_calls > 20) == (7, True)
-    for dies_at in range(1, life.n_calls + 1):
-        found = asyncio.run(run_once(tmp_path / str(dies_at), Life(dies_at)))
-        assert found[1:] == (output, errors, n_jobs), f"died before call {dies_at}"
-        assert found[0].state is BatchState.COMPLETED
+    names = count()
+    asyncio.run(check_every_death(lambda: batch_rig(tmp_path / str(next(names)))))
 
 
 def test_message_batch_has_one_file_of_results(tmp_path: Path) -> None:

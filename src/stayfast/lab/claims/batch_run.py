@@ -15,7 +15,7 @@ coordinator at each of its store's calls.
 import asyncio
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import nan
@@ -38,11 +38,15 @@ RSS_POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class BatchRunClaim:
-    """n of an extent: lines. kills: restarts of the second run."""
+    """n of an extent: lines. n_kills: of the second run. jobs_of_run: settings of jobs, by the run's number, 0 or 1.
+    break_store: breaks what the store needs, and repairs it, before each kill.
+    """
 
     full: Extent = Extent(50_000)
     quick: Extent = Extent(2000)
     n_kills: int = N_KILLS
+    jobs_of_run: Callable[[int], Mapping[str, Any]] = lambda _: {}
+    break_store: Callable[[], None] | None = None
 
     name = "batch"
     statement = (f"A batch of 50,000 lines runs with at most {MAX_GROWTH_MB:g} MB more memory, and a gateway that is killed "
@@ -54,10 +58,10 @@ class BatchRunClaim:
         async with Processes() as processes:
             upstream = await processes.start("-m", "stayfast.lab.harness.echo_upstream", str(DELAY_S))
             runs = []
-            for n_kills in (0, self.n_kills):
+            for number, n_kills in enumerate((0, self.n_kills)):
                 conditions.report_progress(f"{n_lines} lines" + (f", {n_kills} kills" if n_kills else ""))
-                async with batch_gateway(processes, upstream) as gateway:
-                    runs.append(await run_batch(gateway, n_lines, n_kills))
+                async with batch_gateway(processes, upstream, jobs=self.jobs_of_run(number)) as gateway:
+                    runs.append(await run_batch(gateway, n_lines, n_kills, self.break_store))
             conditions.report_progress("a full disk")
             disk_figures, spoiled = await measure_full_disk(processes, conditions.choose(600, 200))
         notes = (f"quick: {n_lines} lines instead of {self.full.n}",) if conditions.is_quick else ()
@@ -115,7 +119,8 @@ def n_different(one: bytes, other: bytes) -> int:
     return sum(a != b for a, b in zip(one, other, strict=False)) + abs(len(one) - len(other))
 
 
-async def run_batch(gateway: BatchGateway, n_lines: int, n_kills: int) -> BatchRun:
+async def run_batch(gateway: BatchGateway, n_lines: int, n_kills: int, break_store: Callable[[], None] | None = None
+                    ) -> BatchRun:
     """Run a batch to its end, with kills at equal parts of its progress."""
     await finish_batch(gateway, (await gateway.create(await gateway.upload(N_WARM_UP, "warm-up")))["id"])
     run, n_calls = BatchRun(), await gateway.n_calls()
@@ -125,7 +130,7 @@ async def run_batch(gateway: BatchGateway, n_lines: int, n_kills: int) -> BatchR
         file_id = await gateway.upload(n_lines)
         began_at = CLOCK.now()
         batch_id = (await gateway.create(file_id))["id"]
-        batch = await finish_batch(gateway, batch_id, KillPlan(gateway, n_lines, n_kills, run).advance)
+        batch = await finish_batch(gateway, batch_id, KillPlan(gateway, n_lines, n_kills, run, break_store).advance)
         run.seconds = CLOCK.now() - began_at
         run.output = await gateway.read_file(batch["output_file_id"])
         run.errors = await gateway.read_file(batch["error_file_id"])
@@ -141,7 +146,9 @@ async def run_batch(gateway: BatchGateway, n_lines: int, n_kills: int) -> BatchR
 class KillPlan:
     """When to kill: after equal parts of the batch's lines."""
 
-    def __init__(self, gateway: BatchGateway, n_lines: int, n_kills: int, run: BatchRun) -> None:
+    def __init__(self, gateway: BatchGateway, n_lines: int, n_kills: int, run: BatchRun,
+                 break_store: Callable[[], None] | None) -> None:
+        self._break_store = break_store
         self._gateway = gateway
         self._at = [n_lines * (n + 1) // (n_kills + 1) for n in range(n_kills)]
         self._run = run
@@ -156,6 +163,8 @@ class KillPlan:
             self._started_at = None
         if self._at and n_done >= self._at[0]:
             self._at.pop(0)
+            if self._break_store is not None:
+                await asyncio.to_thread(self._break_store)
             await self._gateway.kill()
             self._started_at, self._n_done = CLOCK.now(), n_done
             await self._gateway.start()

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,6 +23,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.lab.harness.answer_upstream import N_CHUNKS, USAGE, AnswerCall, answer_words
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
 from stayfast.lab.harness.job_fleet import JobFleet, encode_upload
+from stayfast.lab.harness.postgres import PostgresServer
 from stayfast.lab.harness.processes import MODEL, Processes, gateway_settings
 
 ANSWER_S = 0.4  # how long the upstream takes for one
@@ -32,8 +32,9 @@ N_SUBMITTERS = 4
 LEASE_S = 2.0
 N_LINES_PER_KILL = 8
 END_WITHIN_S = 180.0
-WAITING, CLAIMED, STREAMING, ANSWERED = ("between accept and claim", "between claim and the upstream's first byte",
-                                         "in mid-stream", "between the answer and its storage")
+CLAIMED, STREAMING, ANSWERED = ("between claim and the upstream's first byte", "in mid-stream",
+                                "between the answer and its storage")
+SQLITE, POSTGRES = "SQLite", "PostgreSQL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,34 +46,45 @@ class JobKills:
     jobs: Mapping[str, Any] = field(default_factory=dict)  # settings that differ from this proof's
 
     name = "jobs"
-    statement = ("After SIGKILL of gateways, their processes and workers at 100 random instants no accepted job is lost, no "
-                 "result exists twice, and the files of a batch are equal, byte for byte, to those of a run without kills.")
+    statement = ("After SIGKILL of gateways, their processes and workers at 100 random instants, on SQLite and on "
+                 "PostgreSQL, no accepted job is lost, no result exists twice, and the files of a batch are equal, byte for "
+                 "byte, to those of a run without kills.")
 
     async def run(self, conditions: Conditions) -> Finding:
         n_kills = conditions.choose(self.n_full, self.n_quick)
+        lines = encode_lines(n_kills * N_LINES_PER_KILL)
+        on_sqlite = await self._try_store(SQLITE, {}, lines, n_kills, conditions)
+        async with PostgresServer() as server:
+            on_postgres = await self._try_store(POSTGRES, {"store": server.url}, lines, n_kills, conditions)
+        return Finding((*on_sqlite.figures, *on_postgres.figures), (*on_sqlite.notes, *on_postgres.notes))
+
+    async def _try_store(self, name: str, store: Mapping[str, str], lines: bytes, n_kills: int,
+                         conditions: Conditions) -> Finding:
+        """store: the settings that choose it."""
         with TemporaryDirectory(prefix="stayfast-jobs-") as folder:
-            lines = encode_lines(n_kills * N_LINES_PER_KILL)
             async with Processes() as processes:
-                undisturbed = await self._start(processes, Path(folder) / "undisturbed", conditions)
-                conditions.report_progress("without kills")
+                undisturbed = await self._start(processes, {"path": f"{folder}/undisturbed"}, conditions)
+                conditions.report_progress(f"{name}: without kills")
                 expected = await run_batch(undisturbed, lines)
                 await undisturbed.stop()
             async with Processes() as processes:
                 upstream = await processes.start("-m", "stayfast.lab.harness.answer_upstream", str(ANSWER_S))
-                fleet = await self._start(processes, Path(folder) / "killed", conditions, upstream.url)
-                trial = KillTrial(fleet, Random(conditions.seed), n_kills)
+                fleet = await self._start(processes, {"path": f"{folder}/killed", **store}, conditions, upstream.url)
+                trial = KillTrial(name, fleet, Random(conditions.seed), n_kills)
                 killed = await trial.run(lines, conditions)
                 calls = msgspec.convert((await upstream.get("/_calls"))["calls"], list[AnswerCall])
                 await fleet.stop()
         return trial.make_finding(expected, killed, calls)
 
-    async def _start(self, processes: Processes, folder: Path, conditions: Conditions, url: str = "") -> JobFleet:
+    async def _start(self, processes: Processes, store: Mapping[str, str], conditions: Conditions,
+                     url: str = "") -> JobFleet:
+        """url: the upstream's; empty: a quick one."""
         if not url:
             url = (await processes.start("-m", "stayfast.lab.harness.answer_upstream", "0.01")).url
-        jobs = {"path": str(folder), "lease_s": LEASE_S, "max_claims": 100, "concurrency": 16, **self.jobs}
+        jobs = {"lease_s": LEASE_S, "max_claims": 100, "concurrency": 16, **store, **self.jobs}
         fleet = JobFleet(processes, {**gateway_settings({"up": f"{url}/v1"}), "jobs": jobs, "workers": 2,
                                      "log": {"requests": False}}, Random(conditions.seed))
-        await fleet.start(1, has_worker=True)
+        await fleet.start(2 if "store" in store else 1, has_worker=True)
         return fleet
 
 
@@ -112,7 +124,8 @@ def encode_lines(n_lines: int) -> bytes:
 class KillTrial:
     """Submits jobs and a batch while processes are killed, then checks every result."""
 
-    def __init__(self, fleet: JobFleet, rng: Random, n_kills: int) -> None:
+    def __init__(self, store: str, fleet: JobFleet, rng: Random, n_kills: int) -> None:
+        self._store = store
         self._fleet = fleet
         self._rng = rng
         self._n_kills = n_kills
@@ -132,7 +145,7 @@ class KillTrial:
             for n in range(self._n_kills):
                 await asyncio.sleep(self._rng.uniform(*BETWEEN_KILLS_S))
                 self._kinds[await self._fleet.kill_one()] += 1
-                conditions.report_progress(f"kill {n + 1} of {self._n_kills}")
+                conditions.report_progress(f"{self._store}: kill {n + 1} of {self._n_kills}")
             self._is_over = True
         await self._check_jobs()
         return batch.result()
@@ -179,22 +192,24 @@ class KillTrial:
         usage = killed.batch.get("usage") or {}
         is_counted_once = (counts == {"total": n_lines, "completed": n_lines, "failed": 0}
                            and usage.get("total_tokens") == n_lines * USAGE["total_tokens"])
+        store, problems = self._store, self.problems
         figures = [
-            Figure.count("kills", sum(self._kinds.values()), None),
-            Figure.count("accepted jobs", len(self._accepted), None),
-            Figure.count("accepted jobs without an answer", self.problems["accepted jobs without an answer"]),
-            Figure.count("jobs with a wrong answer", self.problems["wrong answers"]),
-            Figure.count("submissions that became two jobs", self.problems["submissions that became two jobs"]),
-            Figure.count("lines of the batch", n_lines, None),
-            Figure.count("bytes by which its files differ from a run without kills",
+            Figure.count(f"{store}: kills", sum(self._kinds.values()), None),
+            Figure.count(f"{store}: accepted jobs", len(self._accepted), None),
+            Figure.count(f"{store}: accepted jobs without an answer", problems["accepted jobs without an answer"]),
+            Figure.count(f"{store}: jobs with a wrong answer", problems["wrong answers"]),
+            Figure.count(f"{store}: submissions that became two jobs", problems["submissions that became two jobs"]),
+            Figure.count(f"{store}: lines of the batch", n_lines, None),
+            Figure.count(f"{store}: bytes by which its files differ from a run without kills",
                          n_different(expected.output, killed.output) + n_different(expected.errors, killed.errors)),
-            Figure.count("batches that counted a line or its tokens twice, or not at all", int(not is_counted_once)),
+            Figure.count(f"{store}: batches that counted a line or its tokens twice, or not at all",
+                         int(not is_counted_once)),
         ]
         points = self._points(calls)
-        figures += [Figure.exact(f"jobs whose process was killed {point}", float(points[point]), "", 1.0, Sense.AT_LEAST)
-                    for point in (CLAIMED, STREAMING, ANSWERED)]
-        notes = tuple(f"{n} times a {kind} was killed." for kind, n in self._kinds.most_common())
-        return Finding(tuple(figures), (*notes, f"The batch ended as {killed.batch['status']}."))
+        figures += [Figure.exact(f"{store}: jobs whose process was killed {point}", float(points[point]), "", 1.0,
+                                 Sense.AT_LEAST) for point in (CLAIMED, STREAMING, ANSWERED)]
+        notes = tuple(f"{store}: {n} times a {kind} was killed." for kind, n in self._kinds.most_common())
+        return Finding(tuple(figures), (*notes, f"{store}: the batch ended as {killed.batch['status']}."))
 
     def _points(self, calls: list[AnswerCall]) -> Counter[str]:
         """At which points jobs were interrupted, by the upstream's log and the number of claims."""

@@ -28,8 +28,8 @@ from stayfast.core.clock import SystemClock
 from stayfast.lab.harness.answer_upstream import N_CHUNKS, AnswerCall, answer_words
 from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
 from stayfast.lab.harness.event_client import ReceivedEvent, ReceivedStream, read_stream
-from stayfast.lab.harness.job_fleet import JobFleet, children_of, kill_all
-from stayfast.lab.harness.processes import MODEL, Processes, gateway_settings
+from stayfast.lab.harness.job_fleet import JobFleet, kill_all
+from stayfast.lab.harness.processes import MODEL, Processes, children_of, gateway_settings
 
 ANSWER_S = 0.4
 LEASE_S = 2.0

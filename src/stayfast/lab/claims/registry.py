@@ -13,7 +13,9 @@ from stayfast.lab.claims.fair import FAIR
 from stayfast.lab.claims.fleet import FleetClaim
 from stayfast.lab.claims.isolation import Isolation
 from stayfast.lab.claims.job_interference import JobInterference
+from stayfast.lab.claims.job_kills import JobKills
 from stayfast.lab.claims.job_resume import ResumeClaim
+from stayfast.lab.claims.job_throughput import JobThroughput
 from stayfast.lab.claims.lanes import LANES_CLAIM
 from stayfast.lab.claims.leaks import LEAKS
 from stayfast.lab.claims.mixed import Mixed
@@ -43,6 +45,6 @@ def claims() -> dict[str, Claim]:
                                 FleetClaim(), FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), LANES_CLAIM,
                                 Stragglers(),
                                 Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TableClaim(),
-                                BudgetOverhead(), BatchRunClaim(), JobInterference(),
-                                DEADLINE, TOOLS, PARTIAL, AGENT, ResumeClaim())
+                                BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
+                                JobThroughput(), DEADLINE, TOOLS, PARTIAL, AGENT)
     return {claim.name: claim for claim in found}

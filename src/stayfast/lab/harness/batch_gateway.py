@@ -19,6 +19,7 @@ from stayfast.lab.harness.processes import MODEL, Processes, ServerProcess, gate
 
 POLL_S = 0.1
 BATCH_WITHIN_S = 900.0
+BROKEN_S = 30.0  # a gateway may answer no poll for so long
 BOUNDARY = "stayfast-proof"
 FINAL = frozenset(("completed", "failed", "expired", "cancelled"))
 CLOCK = SystemClock()
@@ -166,8 +167,16 @@ def batch_lines(n: int, prefix: str = "line") -> Iterator[bytes]:
 async def finish_batch(gateway: BatchGateway, batch_id: str, on_poll: OnPoll | None = None) -> dict[str, Any]:
     """Wait for a batch's end. Raises SetUpFailed if it does not end, or fails."""
     give_up_at = CLOCK.now() + BATCH_WITHIN_S
+    found_at = CLOCK.now()
     while CLOCK.now() < give_up_at:
-        batch = await gateway.find(batch_id)
+        try:
+            batch = await gateway.find(batch_id)
+        except SetUpFailed:  # its store was broken a moment ago
+            if CLOCK.now() > found_at + BROKEN_S:
+                raise
+            await asyncio.sleep(POLL_S)
+            continue
+        found_at = CLOCK.now()
         if batch["status"] in FINAL:
             if batch["status"] != "completed":
                 raise SetUpFailed(f"the batch ended as {batch['status']}: {batch['errors']}")

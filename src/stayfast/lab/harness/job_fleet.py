@@ -10,7 +10,6 @@ import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -22,7 +21,7 @@ from stayfast.core.events import Fanout
 from stayfast.http.client.client import HttpClient, HttpConfig
 from stayfast.http.client.response import WholeResponse
 from stayfast.lab.harness.claim import SetUpFailed
-from stayfast.lab.harness.processes import Processes, ServerProcess
+from stayfast.lab.harness.processes import Processes, ServerProcess, children_of
 
 RETRY_S = 0.2
 GIVE_UP_S = 120.0  # of one request, over all repetitions
@@ -126,14 +125,6 @@ async def kill_all(pids: Sequence[int], server: ServerProcess) -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     await server.process.wait()
-
-
-def children_of(pid: int) -> list[int]:
-    """The child processes of a process; empty if it has ended."""
-    try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
 
 
 def _has_type(headers: Sequence[tuple[str, str]]) -> bool:

@@ -60,8 +60,9 @@ class _CannedUpstream(_Peer):
 class _Caller(_Peer):
     """Sends the next request as soon as an answer is complete."""
 
-    def __init__(self, request: bytes, ends_at: float, numbers: Iterator[int] | None) -> None:
+    def __init__(self, request: bytes, ends_at: float, numbers: Iterator[int] | None, status: int) -> None:
         self.parser = httptools.HttpResponseParser(self)
+        self._status = status
         self._request = request
         self._numbers = numbers
         self._ends_at = ends_at
@@ -81,7 +82,7 @@ class _Caller(_Peer):
 
     def on_message_complete(self) -> None:
         self.n_answers += 1
-        self.n_failed += self.parser.get_status_code() != 200
+        self.n_failed += self.parser.get_status_code() != self._status
         if self._loop.time() < self._ends_at:
             self._send()
         else:
@@ -105,16 +106,18 @@ def split_address(base_url: str) -> tuple[str, int]:
     return parts.hostname or "", parts.port or 80
 
 
-async def keep_busy(base_url: str, seconds: float, n_callers: int,
-                    numbers: Iterator[int] | None = None) -> tuple[int, int]:
+async def keep_busy(base_url: str, seconds: float, n_callers: int, numbers: Iterator[int] | None = None, *,
+                    request: bytes | None = None, status: int = 200) -> tuple[int, int]:
     """Send requests from n_callers connections in a closed loop. Returns the numbers of answers and of failed calls.
 
-    numbers: each question contains the next of these; None: all questions are equal.
+    numbers: each question contains the next of these; None: all questions are equal. request: another one than a chat's.
+    status: another one is a failure.
     """
     loop = asyncio.get_running_loop()
-    request = encode_chat_post(base_url, _QUESTION)
+    request = request or encode_chat_post(base_url, _QUESTION)
     ends_at = loop.time() + seconds
-    callers = [(await loop.create_connection(lambda: _Caller(request, ends_at, numbers), *split_address(base_url)))[1]
+    callers = [(await loop.create_connection(lambda: _Caller(request, ends_at, numbers, status),
+                                             *split_address(base_url)))[1]
                for _ in range(n_callers)]
     for caller in callers:
         await caller.is_over

@@ -241,6 +241,14 @@ def _provider(config: ProviderConfig | Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: value for name, value in fields.items() if name == "seed" or value != defaults[name]}
 
 
+def children_of(pid: int) -> list[int]:
+    """The child processes of a process; empty if it has ended."""
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
 def gateway_settings(upstreams: Mapping[str, str], **route: Any) -> dict[str, Any]:
     """Settings of a gateway with one route, "m", to OpenAI-compatible upstreams. upstreams: base URLs by name."""
     return {

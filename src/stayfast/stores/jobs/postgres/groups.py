@@ -3,7 +3,8 @@
 Problem: a durable commit waits for the disk, 1 to 10 ms; one commit a call limits a process to some hundreds of calls a
 second. Rule: while a commit is under way, calls gather; the next commit has all of them. After a group of several calls the
 next one is gathered for GATHER_S, because a client that has just got its reply is likely to send its next call.
-A call that is cancelled by its caller may still happen.
+A call waits LIMIT_S at most, for the commit before it and its own. One that was cancelled, or failed while its commit was
+under way, may still happen.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from stayfast.stores.base import StoreUnavailable
+from stayfast.stores.jobs.postgres.connections import LIMIT_S
 
 GATHER_S: Final = 0.002
 MAX_ITEMS: Final = 512  # in one transaction
@@ -48,7 +50,13 @@ class CallGroups(Generic[T, R]):
         self._waiting.append(call)
         if self._task is None:
             self._task = loop.create_task(self._run())
-        return await call.future
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                return await call.future
+        except TimeoutError:
+            if call in self._waiting:
+                self._waiting.remove(call)
+            raise StoreUnavailable("the database did not reply in time") from None
 
     def close(self) -> None:
         """Calls that are waiting fail."""
