@@ -232,7 +232,7 @@ def test_call_pace_allows_two_calls_in_a_second() -> None:
     assert pace.may_call(11.01)
 
 
-def test_lease_whose_record_expired_is_charged_for_what_it_spent() -> None:
+def test_lease_with_an_expired_record_is_charged_for_what_it_spent() -> None:
     """The store forgets a gateway after TTL_S without a call; its slice stays taken."""
     fleet = Fleet()
     gateway = fleet.gateways[0]
