@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 from openai.types import Batch
@@ -77,6 +78,8 @@ def test_file_from_upload_to_deletion(client: openai.OpenAI, tmp_path: Path) -> 
     assert file.expires_at == file.created_at + 7200
     assert client.files.retrieve(file.id) == file
     assert client.files.content(file.id).read() == contents
+    head = httpx2.head(f"{client.base_url}files/{file.id}/content", headers={"authorization": f"Bearer {client.api_key}"})
+    assert (head.status_code, head.headers["content-length"], head.content) == (200, str(len(contents)), b"")
     deleted = client.files.delete(file.id)
     assert (deleted.id, deleted.deleted) == (file.id, True)
     with pytest.raises(openai.NotFoundError):

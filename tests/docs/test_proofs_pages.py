@@ -8,7 +8,7 @@ from tests.docs.pages import ROOT
 
 def names_in_first_column(text: str) -> list[str]:
     """The code in the first cells of tables."""
-    return [name for row in re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
+    return [name for row in re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE) for name in re.findall(r"`([\w-]+)`", row)]
 
 
 def test_readme_names_every_proof() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import schemathesis
 
 MODELS = {"embeddings": "vectors", "count_tokens": "counted"}  # by operation; `steady` serves the others
+JOB_MODELS = {"/v1/embeddings": "vectors", "/v1/messages/count_tokens": "counted"}
+LATEST = 1e11  # start of a job
 FORGETS = "forget"  # wants one of its parameters, and `all` alone, which a description cannot say of a query
 ENOUGH_S = 10.0
 
@@ -21,6 +23,7 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
         case.body = whole(case.body)
         if isinstance(case.body.get("model"), str) and case.body["model"]:
             case.body["model"] = MODELS.get(case.operation.definition.raw["operationId"], "steady")
+        mend_job(case.body)
     if case.operation.definition.raw["operationId"] == FORGETS:
         if not any((case.query or {}).values()):
             case.query = {"all": "true"}
@@ -28,6 +31,17 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
             del case.query["all"]
     if case.headers and is_impatient(str(case.headers.get("x-request-timeout"))):
         case.headers["x-request-timeout"] = str(ENOUGH_S)
+
+
+def mend_job(body: dict[str, Any]) -> None:
+    """A submission names a model of its endpoint, and no start beyond its deadline."""
+    if isinstance(inner := body.get("body"), dict) and "endpoint" in body:
+        if isinstance(inner.get("model"), str) and inner["model"]:
+            inner["model"] = JOB_MODELS.get(str(body["endpoint"]), "steady")
+        if inner.get("background") is True:
+            inner["background"] = None
+        if isinstance(body.get("run_at"), int | float) and 0 <= body["run_at"] <= LATEST:
+            body["run_at"] = 0
 
 
 def is_impatient(text: str) -> bool:

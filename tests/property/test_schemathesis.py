@@ -30,6 +30,7 @@ upstreams:
   vectors: {{kind: openai, base_url: "{origin}/v1", apis: [embeddings], probe: false}}
   counter: {{kind: anthropic, base_url: "{origin}", apis: [messages], probe: false}}
 routes: {{steady: [steady], vectors: [vectors], counted: [counter]}}
+jobs: {{path: "{folder}"}}
 """
 # The command line, with a steady provider that takes no pauses: thousands of its answers have to fit into a test.
 LAUNCH = """
@@ -104,7 +105,7 @@ def test_gateway_conforms_to_its_openapi_description(tmp_path: Path) -> None:
     command = ["run", "--phases", "coverage,fuzzing", "--max-examples", "30", "--generation-deterministic", "--workers", "1",
                "--checks", ",".join(CHECKS), "--continue-on-failure", "--no-shrink", "--no-color", "--warnings", "off"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "SCHEMATHESIS_HOOKS": "tests.property.schemathesis_hooks"}
-    with vectors() as origin, gateway(tmp_path, SETTINGS.format(origin=origin)) as url:
+    with vectors() as origin, gateway(tmp_path, SETTINGS.format(origin=origin, folder=tmp_path / "jobs")) as url:
         done = subprocess.run(
             [sys.executable, "-m", "schemathesis.cli", *command, f"{url}/openapi.json"], cwd=tmp_path, env=environment,
             capture_output=True, text=True, timeout=MAX_RUN_S, check=False)

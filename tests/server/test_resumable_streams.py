@@ -127,6 +127,26 @@ def test_reconnect_after_an_event_that_was_lost_gets_the_next_epoch() -> None:
     uvloop.run(main())
 
 
+def test_reader_that_waits_for_a_lost_event_gets_the_next_epoch_from_its_start() -> None:
+    """It comes back before another worker has the job: events of epoch 2 with smaller numbers are not skipped."""
+
+    async def main() -> None:
+        gateway = generate(*BLOCKS[:3], until(asyncio.Event()))
+        async with serving_jobs(gateway=gateway) as (running, store):
+            client, reader = await running.connect(), await running.connect()
+            client.send(ask(STREAM, "x-request-id: mine"))
+            await client.until(b"id: 1-2\n")
+            (job_id,) = store.jobs
+            await eventually(lambda: len(store.stored_events.get(job_id, ())) == 3)
+            reader.send(ask(STREAM, "x-request-id: mine", "last-event-id: 1-4"))
+            await eventually(lambda: len(running.server.app.tasks) == 2)
+            await asyncio.sleep(0.05)
+            await store.play(job_id, [b"event: reset\ndata: {}\n\n", *BLOCKS], b"{}", epoch=2)
+            assert body_of(await reader.rest()).startswith(b"id: 2-3\nevent: reset")
+
+    uvloop.run(main())
+
+
 @pytest.mark.parametrize(("body", "lines", "status", "code"), [
     (PLAIN, ("x-request-id: mine", "last-event-id: 4"), 410, "not_resumable"),
     (STREAM, ("x-request-id: mine", "last-event-id: 1-4"), 410, "stream_gone"),

@@ -10,6 +10,8 @@ import os
 import sys
 from pathlib import Path
 
+import uvloop
+
 from stayfast.core.clock import SystemClock
 from stayfast.stores.jobs.handover import SharedJobStore, open_job_store
 from tests.services.job_store_rig import MODEL, new_job, result_of
@@ -66,4 +68,4 @@ async def main(folder: str, name: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    uvloop.run(main(*sys.argv[1:]))

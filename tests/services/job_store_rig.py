@@ -1,7 +1,7 @@
 """What tests of stores of durable work share: the store under test with its clock, and small records."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -28,7 +28,9 @@ class JobStoreRig(Protocol):
 
 
 class RiggedSuite:
-    """Tests that run on any store. A subclass opens an empty one."""
+    """Tests that run on any store. A subclass opens an empty one. run: of an event loop."""
+
+    run: Callable[[Coroutine[Any, Any, None]], None] = staticmethod(asyncio.run)
 
     def open(self) -> AbstractAsyncContextManager[JobStoreRig]:
         """An empty store."""
@@ -45,7 +47,7 @@ def on_store(scenario: Scenario) -> Callable[[Any], None]:
             async with self.open() as rig:
                 await scenario(self, rig)
 
-        asyncio.run(main())
+        self.run(main())
 
     test.__doc__ = scenario.__doc__  # not functools.wraps: pytest would take `rig` for a fixture
     return test

@@ -15,6 +15,7 @@ from tests.services.postgres_server import PostgresServer, postgres_server
 from tests.services.redis_server import RedisServer, redis_server
 
 pytestmark = pytest.mark.sockets
+PATIENCE_S = 40.0
 SETTINGS = """\
 upstreams: {{sim: {{kind: simulated, script: {script}}}}}
 routes: {{m: [sim]}}
@@ -93,5 +94,11 @@ def test_gateways_serve_and_recover_through_a_restart_of_postgresql(tmp_path: Pa
             except OSError:  # 503 until the store is there again
                 return False
 
-        until(have_ended)
+        give_up_at = time.monotonic() + PATIENCE_S
+        while not have_ended():
+            assert time.monotonic() < give_up_at, server.execute(
+                "SELECT job_id, state, token, n_failures, n_lost, why, worker, lease_until - restarted.stayfast_now() "
+                "FROM restarted.stayfast_queue")
+            time.sleep(0.05)
         assert server.execute("SELECT count(*), count(DISTINCT job_id) FROM restarted.stayfast_ends") == "40|40"
+        assert [gateway.log("unexpected_error") for gateway in (one, other)] == [[], []]

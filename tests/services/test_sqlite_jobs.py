@@ -5,6 +5,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from tests.services.batch_store_suite import BatchStoreSuite
 from tests.services.job_store_machine import check_store
@@ -37,7 +38,9 @@ class TestInlineJobs(TestSqliteJobs):
 
 
 class TestHandedOverJobs(TestSqliteJobs):
-    """Over the socket of the process that commits."""
+    """Over the socket of the process that commits, on the loop of gateways."""
+
+    run = staticmethod(uvloop.run)
 
     def open(self) -> AbstractAsyncContextManager[JobStoreRig]:
         """An empty one."""

@@ -3,7 +3,7 @@
 They are made before any system, and each of them reads what it needs from here when it needs it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from stayfast.compose.caching import Stores, prefix_counts, prefix_gauges, semantic_gauges, store_rows
@@ -44,11 +44,12 @@ class Running:
 class CurrentSystem:
     """Empty before the first system is built. Belongs to one loop."""
 
-    __slots__ = ("_clock", "_running")
+    __slots__ = ("_clock", "_running", "read_job_gauges")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._running: Running | None = None
+        self.read_job_gauges: Callable[[], Samples] = dict  # of this process's jobs
 
     def swap(self, running: Running) -> None:
         """A system was built, at the start or by a reload."""
@@ -98,7 +99,7 @@ class CurrentSystem:
         return {**limit_rows(running.registry), **ejection_rows(routes, now), **prediction_error_rows(running.registry),
                 **route_cache_rows(routes),
                 **store_rows(running.stores), **prefix_gauges(routes, now), **semantic_gauges(routes),
-                **thread_rows(running.turns), **quota_gauges(running.leases),
+                **thread_rows(running.turns), **self.read_job_gauges(), **quota_gauges(running.leases),
                 RETRY_BUDGET.name: [((route.name,), route.hedging.budget.extra_share(now)) for route in routes.values()]}
 
     def counters(self) -> Samples:

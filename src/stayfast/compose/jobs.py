@@ -4,7 +4,8 @@ The store is opened at the start if there is one (its file exists, or an address
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -26,6 +27,8 @@ from stayfast.jobs.service import JobService
 from stayfast.jobs.sweeper import JobSweeper
 from stayfast.jobs.terms import QueueTerms
 from stayfast.jobs.webhooks import WebhookSender
+from stayfast.observe.metrics.counters import Labels, Samples
+from stayfast.observe.metrics.definitions import JOBS, JOBS_ALLOWED, JOBS_OLDEST, JOBS_OVERDUE
 from stayfast.pipeline.stages.route import ANY_MODEL
 from stayfast.settings import Settings, read_environment
 from stayfast.stores.base import StoreUnavailable
@@ -35,6 +38,7 @@ from stayfast.stores.jobs.reports import ReportStore
 from stayfast.stores.jobs.sqlite import FILE_NAME
 
 FIND_EVERY_S = 1.0  # a store that another process creates is found within this time
+N_COORDINATORS = 2  # a small batch does not wait until a large one is checked and stored
 OpenJobStores = Callable[[JobsConfig, Path, Clock], Awaitable[OpenStores]]
 
 
@@ -81,6 +85,7 @@ class JobsHost:
         self._service: JobService | None = None  # with the settings in force, once it was needed
         self._is_stopped = False
         self._stop_at = -inf  # without a drain, as after an error
+        current.read_job_gauges = self.gauges
 
     def make_service(self, settings: Settings) -> JobService:
         """The service of the endpoints with these settings, on the same store."""
@@ -146,23 +151,33 @@ class JobsHost:
         if self.config.workers == "inside":
             execution = JobExecution(self._current.serve, store, self._get_config, clock=parts.clock, rng=parts.rng)
             self.runner = JobRunner(store, execution, JobCapacity(self._current, parts.clock), self._get_config,
-                                    clock=parts.clock, rng=parts.rng, sink=parts.sink)
+                                    clock=parts.clock, rng=parts.rng, sink=parts.sink, report=parts.report)
             self.runner.start(self.presence.worker)
             if self._is_sweeper:
                 self._loops += [parts.spawn(loop) for loop in self._upkeep(store)]
         sweeper = JobSweeper(store, self.files, self.presence, self._get_config, sink=parts.sink,
-                             on_depths=self._take_depths)
+                             on_depths=self._take_depths, report=parts.report)
         await sweeper.run(sweeps=self._is_sweeper)
 
     def _upkeep(self, store: JobStore) -> Iterator[Coroutine[Any, Any, None]]:
         """What one process of a gateway does for all: batches and webhooks."""
         parts, worker = self._parts, self.presence.worker
-        yield BatchCoordinator(self._get_service, worker, is_known_model=self._is_known_model,
-                               report=parts.report).run()
+        for _ in range(N_COORDINATORS):
+            yield BatchCoordinator(self._get_service, worker, is_known_model=self._is_known_model,
+                                   report=parts.report).run()
         if self.config.webhooks:
             reports = cast("ReportStore", store)
             yield WebhookSender(store, reports, self.config.webhooks, worker, clock=parts.clock, rng=parts.rng,
-                                sink=parts.sink).run()
+                                sink=parts.sink, report=parts.report).run()
+
+    def gauges(self) -> Samples:
+        """The queue's figures, from the process that sweeps; and what each upstream allows."""
+        places = {target.member.upstream.name: target.member.whole_limiter.job_places
+                  for route in self._current.routes().values() for target in route.targets}
+        allowed: list[tuple[Labels, float]] = [((name,), one.allowance.allowed) for name, one in places.items()
+                                               if one is not None]
+        queues = depth_rows(self.depths, self._current.routes(), self._parts.clock.wall()) if self._is_sweeper else {}
+        return {**queues, JOBS_ALLOWED.name: allowed} if allowed or queues else {}
 
     def _is_known_model(self, model: str) -> bool:
         routes = self._current.routes()
@@ -187,3 +202,20 @@ class JobsHost:
 
     def __repr__(self) -> str:
         return f"<JobsHost {self.folder}: {self.runner!r}>"
+
+
+def depth_rows(depths: Sequence[QueueDepth], routes: Container[str], now: float) -> Samples:
+    """The gauges of the queue, by route; models of a route to any model are one row. now: Unix seconds."""
+    states: Counter[tuple[str, str]] = Counter()
+    oldest_s: dict[str, float] = {}
+    overdue_s: dict[str, float] = {}
+    for depth in depths:
+        route = depth.model if depth.model in routes else ANY_MODEL
+        for state, n in (("queued", depth.n_queued), ("deferred", depth.n_deferred), ("running", depth.n_running)):
+            states[route, state] += n
+        if depth.oldest_at is not None:
+            oldest_s[route] = max(oldest_s.get(route, 0.0), now - depth.oldest_at)
+        if depth.earliest_deadline_at is not None:
+            overdue_s[route] = max(overdue_s.get(route, -inf), now - depth.earliest_deadline_at)
+    return {JOBS.name: list(states.items()), JOBS_OLDEST.name: [((route,), age_s) for route, age_s in oldest_s.items()],
+            JOBS_OVERDUE.name: [((route,), late_s) for route, late_s in overdue_s.items()]}

@@ -49,6 +49,11 @@ def _describe_upstream(member: UpstreamState, now: float) -> Json:
         "extra_attempts_tokens": round(pool.withdrawn)}
     if predictors is not None:
         report["prediction_error_ratio"] = predictors.error_ratio
+    places = member.whole_limiter.job_places
+    if places is not None:
+        allowance = places.allowance
+        report["jobs"] = {"in_flight": places.n_jobs, "allowed": allowance.allowed, "excess_ratio": allowance.excess,
+                          "is_quiet": allowance.is_quiet(now)}
     if flow is not None:
         report["flow"] = {"usual_gap_ms": _ms(flow.usual_s), "stall_after_ms": _ms(flow.limit_s(now)),
                           "slowness_factor": flow.load_factor(now)}

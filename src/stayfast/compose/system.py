@@ -36,6 +36,7 @@ from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import CONTENT_TYPE
 from stayfast.observe.metrics.gen_ai import GenAiMetrics
+from stayfast.observe.metrics.job_metrics import JobMetrics
 from stayfast.observe.recent_requests import RecentRequests
 from stayfast.pipeline.admission.controller import QueueOutlook
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
@@ -83,6 +84,7 @@ class Observers:
         has_metrics = settings.metrics.enabled
         gen_ai = GenAiMetrics(self.metrics.totals, current.peers) if has_metrics and settings.metrics.gen_ai else None
         listeners: list[FactConsumer | None] = [self.log, self.recent, self.metrics if has_metrics else None, gen_ai,
+                                            JobMetrics(self.metrics.totals) if has_metrics else None,
                                             self.tracing, ThroughputMonitor(clock, current.flows)]
         self.batch = FactBatch(*[listener for listener in listeners if listener is not None])
         self.sink: Sink = sink or self.batch

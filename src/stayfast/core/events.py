@@ -397,7 +397,7 @@ class ConnectionsClosed(msgspec.Struct, frozen=True, gc=False):
 class JobEnded(msgspec.Struct, frozen=True, gc=False):
     """A job of this process ended. waited_s: from its creation, or the instant it was due, to its last claim."""
 
-    route: str  # as its client named it
+    route: str
     door: str
     state: str
     waited_s: float

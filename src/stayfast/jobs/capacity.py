@@ -34,6 +34,10 @@ class JobCapacity:
         self._clock = clock
         self._turn = 0  # so that no route is always the first
 
+    def route_of(self, model: str) -> str:
+        """The name of the route of a model, for metrics."""
+        return model if model in self._running.routes() else ANY_MODEL
+
     def room(self, waiting: Iterable[str], n_most: int, idle: Collection[str] = (), *, n_active: int = 0
              ) -> tuple[dict[str, int], bool]:
         """The most jobs to claim, by route, and whether some route may have jobs but no room. waiting: models of queued

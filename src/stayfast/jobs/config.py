@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Annotated, Literal
 
 from stayfast.core.setting import Secret, SettingDoc, check_bounds
+from stayfast.policy.jobs.windows import parse_window
 from stayfast.wire.jobs.webhooks import EVENT_TYPES, decode_secret
 
 
@@ -68,6 +69,8 @@ class JobsConfig:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        for text in self.windows.values():
+            parse_window(text)
 
     @property
     def heartbeat_s(self) -> float:

@@ -148,10 +148,15 @@ class Upload:
 
 
 async def _chain(first: bytes, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    if first:
-        yield first
-    async for part in parts:
-        yield part
+    try:
+        if first:
+            yield first
+        async for part in parts:
+            yield part
+    finally:
+        close = getattr(parts, "aclose", None)
+        if close is not None:
+            await close()
 
 
 async def delete_contents(service: JobService, file_id: str) -> None:

@@ -8,7 +8,7 @@ an earlier one first appends a `reset`, except in a Responses stream, whose `res
 import asyncio
 
 from stayfast.core.clock import Rng
-from stayfast.core.jobs import ClaimedJob, JobEvent
+from stayfast.core.jobs import ClaimedJob, Door, JobEvent
 from stayfast.core.types import Api
 from stayfast.jobs.service import job_topic
 from stayfast.policy.resilience.retry import backoff_s
@@ -51,7 +51,8 @@ class StreamLog:
         self._has_work = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
-        if next_n and job.is_stream and job.api is not Api.RESPONSES:
+        had_events = next_n or (job.door is Door.STREAM and job.token > 1)  # its client has some that were never stored
+        if had_events and job.is_stream and job.api is not Api.RESPONSES:
             self._append(encode_reset(job.token))
 
     async def add(self, data: bytes) -> None:

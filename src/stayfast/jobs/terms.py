@@ -13,6 +13,7 @@ from stayfast.policy.jobs.order import aged_at, rank_of
 from stayfast.policy.jobs.windows import parse_window
 
 USUAL_OUTPUT = 256  # tokens of an answer without a limit
+_NO_CONFIG = TenantConfig()  # its checks cost more than the rest of a job's terms
 
 
 class JobRanking(msgspec.Struct, frozen=True):
@@ -39,7 +40,7 @@ class QueueTerms:
                  urgency: Urgency | None = None, is_retry: bool = False, is_batch: bool = False) -> JobRanking:
         """now: Unix seconds. is_batch: a line of a batch, which waits for the off-peak window of its route."""
         named = self._tenants.get(tenant) if tenant is not None else None
-        config = named or self._tenants.get(ANY_TENANT) or TenantConfig()
+        config = named or self._tenants.get(ANY_TENANT) or _NO_CONFIG
         standing = PriorityClass(self._points, config.tier, config.priority)
         window = self._windows.get(model) if is_batch else None
         run_at = window.next_opening(now) if window is not None else now

@@ -24,6 +24,9 @@ from stayfast.core.events import (
     Ejected,
     EngineState,
     Fact,
+    JobLeaseLost,
+    JobsSwept,
+    JobStoreCalled,
     JudgeUnclear,
     KeysFailed,
     PrefixFinding,
@@ -36,7 +39,7 @@ from stayfast.core.events import (
 )
 from stayfast.observe.log_text import TextLines
 
-_WITHOUT_LINE = (AttemptDone, ConnectionReused, StoreCallDone)  # the frequent ones, skipped first
+_WITHOUT_LINE = (AttemptDone, ConnectionReused, StoreCallDone, JobStoreCalled)  # the frequent ones, skipped first
 ONCE_IN_S = 10.0  # shortest interval between lines that an attacker or one full table could cause by the thousand
 _ROUNDING_S = 1e-6
 SEVERITY = {"debug": 0, "info": 1, "warning": 2, "error": 3}
@@ -254,6 +257,12 @@ class LogSink:
             self.write_event("engine", level="warning" if fact.state == "crashed" else "info", state=fact.state,
                              pid=fact.pid,
                      detail=fact.detail)
+        elif isinstance(fact, JobLeaseLost):
+            self.write_event("job_lease_lost", level="warning", route=fact.route,
+                     detail="another worker has the job; this one's result is discarded")
+        elif isinstance(fact, JobsSwept):
+            self.write_event("jobs_swept", level="warning", recovered=fact.n_recovered, dead=fact.n_dead,
+                     expired=fact.n_expired)
         elif isinstance(fact, KeysFailed):
             self.write_event("invalid_keys", level="warning", n=fact.n, address=fact.address,
                      detail=f"more than {fact.limit} requests per minute without a valid key from one address: answered 429")

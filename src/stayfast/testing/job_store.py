@@ -145,17 +145,18 @@ class MemoryJobStore:
             stored.job = replace(stored.job, is_cancelling=True)
         return stored.job
 
-    async def recover(self, worker: str) -> int:
+    async def recover(self, worker: str, *, max_claims: int = 3) -> int:
         self._enter("recover")
         held = [stored for stored in self.jobs.values() if stored.job.state is JobState.RUNNING
                 and (stored.job.worker or "").startswith(worker)]
         for stored in held:
-            self._take_back(stored)
+            self._take_back(stored, max_claims)
         return len(held)
 
-    def _take_back(self, stored: StoredJob) -> None:
+    def _take_back(self, stored: StoredJob, max_claims: int) -> None:
         stored.n_deaths += 1
-        stored.job = replace(stored.job, state=JobState.QUEUED, worker=None)
+        state = JobState.DEAD if stored.n_deaths >= max_claims else JobState.QUEUED
+        stored.job = replace(stored.job, state=state, worker=None)
 
     async def sweep(self, *, max_claims: int) -> SweepReport:
         now, finished, n_recovered = self._enter("sweep"), [], 0
@@ -163,9 +164,8 @@ class MemoryJobStore:
             job = stored.job
             if job.state is JobState.RUNNING and stored.lease_until <= now:
                 n_recovered += 1
-                self._take_back(stored)
-                if stored.n_deaths >= max_claims:
-                    stored.job = replace(stored.job, state=JobState.DEAD)
+                self._take_back(stored, max_claims)
+                if stored.job.state is JobState.DEAD:
                     finished.append(job.id)
             elif job.state is JobState.QUEUED and job.deadline_at is not None and job.deadline_at <= now:
                 stored.job = replace(job, state=JobState.EXPIRED)

@@ -8,10 +8,11 @@ import { createInterface } from "node:readline";
 import OpenAI from "openai";
 
 import * as batches from "./batches.mjs";
+import * as background from "./background.mjs";
 import * as chat from "./chat.mjs";
 import * as responses from "./responses.mjs";
 
-const families = { batches, chat, responses };
+const families = { background, batches, chat, responses };
 let aborting = new AbortController();
 
 const say = (line) => process.stdout.write(JSON.stringify(line) + "\n");

@@ -171,7 +171,7 @@ class ResumeTrial:
             if events and is_end(path, events[-1]):
                 received.is_whole = True
                 return received
-            if path == CHAT:
+            if path == CHAT or not events:
                 last = [("last-event-id", events[-1].id)] if events else []
                 part = await read_stream(url, "POST", path, make_body(path, question), [*name_request(question), *last])
             else:
@@ -211,8 +211,9 @@ def make_body(path: str, question: str) -> dict[str, Any]:
 
 
 def name_request(question: str) -> list[tuple[str, str]]:
-    """The header by which any gateway finds the stream again."""
-    return [("x-request-id", question.replace(" ", "_"))]
+    """The headers by which any gateway finds the stream again: of an ordinary stream, of a background response."""
+    name = question.replace(" ", "_")
+    return [("x-request-id", name), ("idempotency-key", name)]
 
 
 def id_of_response(events: list[ReceivedEvent]) -> str:

@@ -144,8 +144,8 @@ class JobLoad:
 class JobThroughput:
     """n of an extent: jobs of a round. n_deep: jobs in the deep queue. real_s: of one round over HTTP."""
 
-    full: Extent = Extent(n=8000, real_s=5.0, n_rounds=8)
-    quick: Extent = Extent(n=2000, real_s=1.0, n_rounds=6)
+    full: Extent = Extent(n=4000, real_s=2.0, n_rounds=20)
+    quick: Extent = Extent(n=1500, real_s=0.8, n_rounds=12)
     n_deep_full: int = 1_000_000
     n_deep_quick: int = 100_000
 

@@ -169,6 +169,7 @@ class AlertsConfig:
     prefix_read_ratio_min: Annotated[float, _ratio(
         "Lowest share of input read from providers' prompt caches over 30 minutes.")] = 0.4
     queue_depth: Annotated[int, SettingDoc("Most waiting requests.", minimum=1)] = 1000
+    job_depth: Annotated[int, SettingDoc("Most queued jobs of a route.", minimum=1)] = 1000
     truncated_ratio: Annotated[float, _ratio(
         "Share of an upstream's streams that break off after their first token.")] = 0.01
     degraded_ratio: Annotated[float, _ratio("Share of a route's answers by fallback, template or in part.")] = 0.1

@@ -26,6 +26,7 @@ def symptom_groups(config: AlertsConfig) -> list[Group]:
         Group("stayfast-percentiles", tuple(_percentile_alerts(config))),
         Group("stayfast-upstreams", tuple(_upstream_alerts(config))),
         Group("stayfast-overload", tuple(_overload_alerts(config))),
+        Group("stayfast-jobs", tuple(_job_alerts(config))),
         Group("stayfast-gateway", tuple(_gateway_alerts(config))),
     ]
 
@@ -145,6 +146,32 @@ def _prompt_cache_alerts(config: AlertsConfig) -> Iterator[Alert]:
         "Route {{ $labels.route }}: {{ $value | humanize }} tokens of each prompt are not cached due to a changing block",
         "/debug/state and the log line prefix_cache name the block, the byte and the cost. Move it behind the constant "
         "part, or set routes.X.prefix.move_volatile.", for_s=600)
+
+
+def _job_alerts(config: AlertsConfig) -> Iterator[Alert]:
+    yield Alert(
+        "StayfastJobsDeep", "ticket", (Condition('max by (route) (stayfast_jobs{state="queued"})', config.job_depth),),
+        "{{ $value | humanize }} jobs of route {{ $labels.route }} are queued",
+        "Fine for a nightly batch. Else its upstreams have no room: see stayfast_jobs_allowed and stayfast_job_run_seconds; "
+        "add upstreams or `stayfast work`.", for_s=600)
+    yield Alert(
+        "StayfastJobsOverdue", "ticket", (Condition("max by (route) (stayfast_jobs_overdue_seconds)", 0),),
+        "Route {{ $labels.route }}: a queued job is {{ $value | humanizeDuration }} past its deadline",
+        "Jobs end as expired. Is any process running jobs of this route? Else there are too many for its upstreams.",
+        for_s=60)
+    dead = ('sum(increase(stayfast_jobs_ended_total{state="dead"}[15m])) or vector(0)',
+            'sum(increase(stayfast_jobs_swept_total{result="dead"}[15m])) or vector(0)')
+    yield Alert(
+        "StayfastJobsDead", "ticket", (Condition(f"({dead[0]}) + ({dead[1]})", 0),),
+        "{{ $value | humanize }} jobs died in 15 minutes",
+        "Their attempts are used up, or workers died with them. `stayfast jobs dead` lists them with their reasons; "
+        "`stayfast jobs retry ID` runs one again.", for_s=0)
+    failed, calls = (f"sum(rate(stayfast_job_store_calls_total{which}[5m]))" for which in ('{result!="ok"}', ""))
+    yield Alert(
+        "StayfastJobStoreFails", "ticket", (Condition(f"{failed} / {calls}", 0.05),),
+        "{{ $value | humanizePercentage }} of the calls to the store of jobs fail",
+        "New jobs get 503; results wait in memory. full: free some disk space. unavailable: see the log's jobs_unavailable "
+        "lines, and PostgreSQL if jobs.store is set.")
 
 
 def _gateway_alerts(config: AlertsConfig) -> Iterator[Alert]:

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 LATENCY_BOUNDS_S = tuple(0.01 * 2 ** (i / 2) for i in range(29))  # 10 ms to 164 s, about 41 % apart
 GAP_BOUNDS_S = tuple(0.001 * 2 ** (i / 2) for i in range(23))  # 1 ms to 2 s
+JOB_BOUNDS_S = tuple(0.1 * 2**i for i in range(21))  # 0.1 s to 29 h
 OWN_BOUNDS_S = tuple(0.0001 * 2**i for i in range(17))  # 0.1 ms to 6.6 s
 
 GEN_AI_BOUNDS_S = tuple(0.01 * 2**i for i in range(14))  # the buckets of OpenTelemetry's GenAI conventions
@@ -78,6 +79,12 @@ SEMANTIC_JUDGED = _counter("semantic_judged", "Comparisons of answers by a model
 QUOTA_STORE_CALLS = _counter("quota_store_calls", "Calls for slices of shared limits, one per tenant, by result.", "result")
 TURN_STEPS = _counter("turn_steps", "Steps of served turns, by result.", "upstream", "step", "result")
 TURN_THREADS = _gauge("turn_threads", "Threads of plain functions in turns: active, or abandoned by their step.", "state")
+JOBS_ENDED = _counter("jobs_ended", "Jobs by their final state.", "route", "door", "state")
+JOBS_RETURNED = _counter("jobs_returned", "Claimed jobs that went back to the queue: failed, or refused for now.", "route",
+                         "reason")
+JOB_LEASES_LOST = _counter("job_leases_lost", "Running jobs whose claim was superseded.", "route")
+JOBS_SWEPT = _counter("jobs_swept", "Jobs of dead workers recovered, jobs dead or expired in the queue.", "result")
+JOB_STORE_CALLS = _counter("job_store_calls", "Calls to the store of jobs.", "op", "result")
 LOST = _counter("telemetry_lost", "Log lines and spans dropped because their reader was too slow.", "kind")
 
 TTFT = Family("stayfast_ttft_seconds", "histogram", "Accept to first content token.", _REQUEST_LABELS, LATENCY_BOUNDS_S,
@@ -98,6 +105,11 @@ HANDSHAKE = Family("stayfast_handshake_seconds", "histogram", "TCP and TLS of ne
                    OWN_BOUNDS_S)
 STORE_SECONDS = Family("stayfast_cache_store_seconds", "histogram", "Lookups in shared stores.", ("store",), OWN_BOUNDS_S)
 LOOP_LAG = Family("stayfast_loop_lag_seconds", "histogram", "Lateness of an event loop timer, sampled.", (), OWN_BOUNDS_S)
+JOB_WAIT = Family("stayfast_job_wait_seconds", "histogram", "From when a job was due to its last claim.", ("route",),
+                  JOB_BOUNDS_S)
+JOB_RUN = Family("stayfast_job_run_seconds", "histogram", "From the last claim of a job to its stored result.", ("route",),
+                 JOB_BOUNDS_S)
+JOB_STORE_SECONDS = Family("stayfast_job_store_seconds", "histogram", "Calls to the store of jobs.", ("op",), OWN_BOUNDS_S)
 
 _GEN_AI = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
 GEN_AI_DURATION = Family("gen_ai_client_operation_duration_seconds", "histogram", "Calls to upstreams.",
@@ -139,6 +151,11 @@ QUOTA_SLACK = _gauge("quota_slack", "What this gateway may still admit of a limi
                      "tenant", "limit")
 QUOTA_EXACT = _gauge("quota_exact", "1 while a limit that gateways share is near its end.", "tenant", "limit")
 QUOTA_STORE_LOST = _gauge("quota_store_lost", "1 while the store of shared limits is unreachable.")
+JOBS = _gauge("jobs", "Unfinished jobs: queued, deferred or running (maximum of the workers).", "route", "state")
+JOBS_OLDEST = _gauge("jobs_oldest_age_seconds", "Age of the oldest queued job (maximum of the workers).", "route")
+JOBS_OVERDUE = _gauge("jobs_overdue_seconds", "How long the most urgent queued job is past its deadline (maximum of the "
+                      "workers).", "route")
+JOBS_ALLOWED = _gauge("jobs_allowed", "Jobs that may run at an upstream by the delay of interactive requests.", "upstream")
 WORKERS = _gauge("workers", "Workers that answered this scrape, and silent ones.", "state")
 BUILD_INFO = _gauge("build_info", "1; version in the labels.", "version", "python")
 
@@ -151,13 +168,16 @@ FAMILIES = (
     SPIKE_FACTOR, CACHE_BYTES, CACHE_ENTRIES, STORE_BYTES, STORE_ENTRIES, PREFIX_MOVING, WORKERS, FLEET_BREAKERS,
     FLEET_GATEWAYS, FLEET_AGE, BUILD_INFO, SEMANTIC,
     SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR, SEMANTIC_JUDGED, SEMANTIC_JUDGE_MISS,
-    QUOTA_SLACK, QUOTA_EXACT, QUOTA_STORE_LOST, QUOTA_STORE_CALLS, GEN_AI_DURATION,
+    QUOTA_SLACK, QUOTA_EXACT, QUOTA_STORE_LOST, QUOTA_STORE_CALLS, JOBS, JOBS_OLDEST,
+    JOBS_OVERDUE, JOBS_ALLOWED, JOBS_ENDED, JOBS_RETURNED, JOB_LEASES_LOST, JOBS_SWEPT, JOB_WAIT, JOB_RUN, JOB_STORE_CALLS,
+    JOB_STORE_SECONDS, GEN_AI_DURATION,
     GEN_AI_FIRST_CHUNK, GEN_AI_TOKENS, GEN_AI_SERVER_TTFT,
 )
 MERGED_BY_MAX = frozenset((BREAKER_STATE.name, FLEET_GATEWAYS.name, FLEET_AGE.name,
                      EJECTED.name, LIMIT.name, PREDICTOR_ERROR.name, PREFIX_MOVING.name,
                      RETRY_BUDGET.name, SEMANTIC_SHADOW.name, SEMANTIC_ERROR.name,
-                     SEMANTIC_JUDGE_MISS.name))  # gauges merged by maximum, not by sum
+                     SEMANTIC_JUDGE_MISS.name, JOBS.name, JOBS_OLDEST.name, JOBS_OVERDUE.name,
+                     ))  # gauges merged by maximum, not by sum
 SLO_FAMILIES = frozenset(family.slo for family in FAMILIES if family.slo)
 
 

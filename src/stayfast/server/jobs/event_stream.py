@@ -6,6 +6,7 @@ from stayfast.core.errors import Rejected
 from stayfast.core.jobs import Job, JobEvent
 from stayfast.jobs.service import JobService
 from stayfast.server.jobs.endpoint import EndpointReply
+from stayfast.server.jobs.positions import find_position
 from stayfast.wire.errors import encode_error_event
 from stayfast.wire.jobs.job_objects import encode_job_event, end_message
 from stayfast.wire.sse import encode_comment
@@ -20,18 +21,20 @@ RESULT_WAIT_S = 5.0  # the result is stored in the next commit after the last ev
 class EventStream:
     """One client's reading of a job's stream. One task reads it."""
 
-    def __init__(self, service: JobService, job: Job, after_n: int, keepalive_s: float, request_id: str) -> None:
-        """keepalive_s: silence before a comment; 0: none."""
+    def __init__(self, service: JobService, job: Job, after_n: int, keepalive_s: float, request_id: str, *,
+                 epoch: int | None = None) -> None:
+        """after_n, epoch: of the last event that the client has. keepalive_s: silence before a comment; 0: none."""
         self.service = service
         self.job = job
         self.n_read = max(-1, after_n)  # the last event that the client has
         self._reader = service.read_events(job, self.n_read)
         self._keepalive_s = keepalive_s
         self._request_id = request_id
+        self._epoch = epoch
 
     async def start(self, headers: tuple[tuple[str, str], ...] = ()) -> EndpointReply:
         """The reply, once the position is known to be stored. Raises Rejected (410) if it is gone."""
-        first = await self._reader.read(0)
+        first = await self._enter_epoch(await self._reader.read(0))
         parts = None if not first and await self._was_last() else self._parts(first)
         return EndpointReply(content_type=EVENT_STREAM, headers=(*STREAM_HEADERS, *headers), parts=parts)
 
@@ -61,7 +64,7 @@ class EventStream:
             if self._reader.is_over:
                 return
             wait_s = min(STATE_CHECK_S, self._keepalive_s - silent_s) if self._keepalive_s else STATE_CHECK_S
-            events = await self._reader.read(wait_s)
+            events = await self._enter_epoch(await self._reader.read(wait_s))
             silent_s += wait_s
             if events or self._reader.is_over:
                 continue
@@ -74,6 +77,17 @@ class EventStream:
             elif self._keepalive_s and silent_s >= self._keepalive_s:
                 silent_s = 0.0
                 yield KEEP_ALIVE
+
+    async def _enter_epoch(self, events: list[JobEvent]) -> list[JobEvent]:
+        """The events, from the first one of a later epoch if they are of one: the client may lack its beginning."""
+        if self._epoch is None or not events or events[0].epoch <= self._epoch:
+            return events
+        position = await find_position(self.service, self.job.id, self._epoch, self.n_read)
+        self._epoch = None
+        if position == self.n_read:
+            return events
+        self._reader = self.service.read_events(self.job, position)
+        return await self._reader.read(0)
 
     async def _encode(self, events: Sequence[JobEvent]) -> bytes:
         out = []

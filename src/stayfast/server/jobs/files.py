@@ -82,6 +82,8 @@ class FileEndpoints:
     async def read(self, request: EndpointRequest) -> EndpointReply:
         """A file's contents, as they were uploaded."""
         info = await self._find(request)
+        if request.method == "HEAD":
+            return EndpointReply(content_type=BYTES, n_bytes=info.n_bytes)
         return EndpointReply(content_type=BYTES, parts=await self._files.read(info), n_bytes=info.n_bytes)
 
     async def _find(self, request: EndpointRequest, file_id: str | None = None) -> FileInfo:

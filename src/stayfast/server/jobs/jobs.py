@@ -6,6 +6,7 @@ from http import HTTPStatus
 from stayfast.core.errors import Rejected
 from stayfast.core.jobs import Door, Job, JobFilter, JobResult, JobState
 from stayfast.jobs.service import JobService, store_error, unknown_job
+from stayfast.policy.jobs.windows import FORM_TEXT, parse_window
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.http_request import LLM_ENDPOINTS, LLM_PATHS
 from stayfast.server.jobs.endpoint import JSON, Endpoint, EndpointReply, EndpointRequest
@@ -18,12 +19,12 @@ from stayfast.server.jobs.new_jobs import (
     parse_job_urgency,
     read_idempotency_key,
 )
-from stayfast.server.jobs.positions import find_position
 from stayfast.stores.base import StoreUnavailable
 from stayfast.wire.jobs.job_objects import (
     JobSubmission,
     encode_job,
     end_message,
+    parse_event_id,
     parse_submission,
     render_job_list,
 )
@@ -32,8 +33,7 @@ MAX_PAGE = 100
 MIN_RETRY_S, MAX_RETRY_S = 1, 60
 _STATES = {state.value: state for state in JobState}
 _SINGLE_DOORS = (Door.JOBS, Door.ASYNC, Door.RESPONSES, Door.STREAM)
-_ENDED_WITHOUT_ANSWER = {JobState.CANCELLED: HTTPStatus.CONFLICT, JobState.EXPIRED: HTTPStatus.GATEWAY_TIMEOUT,
-                         JobState.DEAD: HTTPStatus.BAD_GATEWAY, JobState.FAILED: HTTPStatus.BAD_GATEWAY}
+_WITH_ANSWER = (JobState.COMPLETED, JobState.FAILED)  # an error is an answer, too
 
 
 class JobEndpoints:
@@ -87,22 +87,23 @@ class JobEndpoints:
             raise Rejected("The job has not ended. Ask again later, or read its events.", status=409,
                            code="job_not_finished", param="id", retry_after_s=MIN_RETRY_S)
         result = await self._service.result(job)
-        if result is None or not result.body:
-            status = _ENDED_WITHOUT_ANSWER.get(job.state, HTTPStatus.NOT_FOUND)
-            raise Rejected(end_message(job.state), status=status, code=f"job_{job.state.value}", param="id")
+        if result is None or not result.body or job.state not in _WITH_ANSWER:
+            raise Rejected(end_message(job.state), status=409, code=f"job_{job.state.value}", param="id")
         return result_reply(result)
 
     async def events(self, request: EndpointRequest) -> EndpointReply:
-        """The stream of a job, after `last-event-id` or `?after=`. Raises Rejected: 400 for a job without a stream, 410 for
+        """The stream of a job, after `last-event-id` or `?after=`. Raises Rejected: 404 for a job without a stream, 410 for
         a position that is no longer stored.
         """
         job = await self._find(request)
         if not job.is_stream:
             raise Rejected("The job has no events: its body does not set stream to true. "
-                           f"GET /v1/jobs/{job.id}/result has its answer.", code="job_not_streamed", param="id")
+                           f"GET /v1/jobs/{job.id}/result has its answer.", status=404, code="job_not_streamed",
+                           param="id")
         after = request.query.get("after", request.headers.get("last-event-id"))
-        after_n = await find_position(self._service, job, after) if after else -1
-        stream = EventStream(self._service, job, after_n, self._current.config.sse_keepalive_s, request.request_id)
+        epoch, after_n = parse_event_id(after) if after else (None, -1)
+        stream = EventStream(self._service, job, after_n, self._current.config.sse_keepalive_s, request.request_id,
+                             epoch=epoch)
         return await stream.start()
 
     async def cancel(self, request: EndpointRequest) -> EndpointReply:
@@ -150,13 +151,23 @@ def result_reply(result: JobResult, more: tuple[tuple[str, str], ...] = ()) -> E
 
 def read_terms(submission: JobSubmission, request: EndpointRequest, now_wall: float) -> JobTerms:
     """Raises Rejected for a deadline before the start, an unknown priority or a bad idempotency key."""
-    run_at = submission.run_at or 0.0
+    run_at = find_start(submission, now_wall)
     deadline_at = now_wall + submission.deadline if submission.deadline is not None else None
     if deadline_at is not None and run_at >= deadline_at:
-        raise Rejected("run_at lies after the deadline, which counts from now: the job could never run.",
-                       code="bad_deadline", param="deadline")
+        raise Rejected("run_at, or the window's opening, lies after the deadline, which counts from now: the job could "
+                       "never run.", code="bad_deadline", param="deadline")
     return JobTerms(parse_job_urgency(submission.priority), run_at, deadline_at, read_idempotency_key(request.headers),
                     submission.metadata or {})
+
+
+def find_start(submission: JobSubmission, now_wall: float) -> float:
+    """When a job may start: at `run_at`, or at the next opening of its window after that; 0: at once. Raises Rejected."""
+    if submission.window is None:
+        return submission.run_at or 0.0
+    try:
+        return parse_window(submission.window).next_opening(max(now_wall, submission.run_at or 0.0))
+    except ValueError:
+        raise Rejected(f"window must be {FORM_TEXT}.", code="bad_window", param="window") from None
 
 
 def read_filter(request: EndpointRequest) -> JobFilter:

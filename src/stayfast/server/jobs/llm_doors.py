@@ -28,9 +28,9 @@ from stayfast.server.jobs.new_jobs import (
     new_id,
     read_idempotency_key,
 )
-from stayfast.server.jobs.positions import find_position
 from stayfast.server.jobs.responses import continue_stored, describe_response, find_body, stream_response
 from stayfast.server.jobs.resumable import LiveStream, LiveStreams
+from stayfast.wire.jobs.job_objects import parse_event_id
 from stayfast.wire.jobs.prefer import AsyncPreference
 from stayfast.wire.jobs.response_objects import RESPONSE_ID, to_job_body
 
@@ -92,7 +92,7 @@ class LlmDoors:
         if result is None or not result.body:
             return await describe_submission(service, job, applied)
         if job.is_stream:
-            return await self._open_stored(service, job, arrival, -1).start(applied)
+            return await self._open_stored(service, job, arrival, None).start(applied)
         return result_reply(result, (("location", f"/v1/jobs/{job.id}"), *applied))
 
     async def _reconnect(self, service: JobService, request: Request, arrival: Arrival, wish: LaterWish) -> EndpointReply:
@@ -115,11 +115,11 @@ class LlmDoors:
         return await self._replay(service, job, arrival, wish.last_event)
 
     async def _replay(self, service: JobService, job: Job, arrival: Arrival, last_event: str | None) -> EndpointReply:
-        after_n = await find_position(service, job, last_event) if last_event is not None else -1
-        return await self._open_stored(service, job, arrival, after_n).start(_job_headers(job.id))
+        return await self._open_stored(service, job, arrival, last_event).start(_job_headers(job.id))
 
-    def _open_stored(self, service: JobService, job: Job, arrival: Arrival, after_n: int) -> EventStream:
-        return EventStream(service, job, after_n, self._current.config.sse_keepalive_s, arrival.request_id)
+    def _open_stored(self, service: JobService, job: Job, arrival: Arrival, last_event: str | None) -> EventStream:
+        epoch, after_n = parse_event_id(last_event) if last_event is not None else (None, -1)
+        return EventStream(service, job, after_n, self._current.config.sse_keepalive_s, arrival.request_id, epoch=epoch)
 
     async def _stream(self, service: JobService, request: Request, arrival: Arrival, inbound: LlmHttpRequest,
                       describe: Callable[[Reply], Headers]) -> EndpointReply:

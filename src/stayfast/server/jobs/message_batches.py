@@ -119,6 +119,8 @@ class MessageBatchEndpoints:
                            code="no_results", param="id")
         files = self._batches.files
         info = await files.find(batch.output_file_id, request.tenant, (MESSAGE_BATCH,))
+        if request.method == "HEAD":
+            return EndpointReply(content_type=JSON_LINES, n_bytes=info.n_bytes)
         return EndpointReply(content_type=JSON_LINES, parts=await files.read(info), n_bytes=info.n_bytes)
 
     async def _find(self, request: EndpointRequest) -> Batch:

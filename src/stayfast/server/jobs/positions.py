@@ -4,24 +4,21 @@ The client may have got events that its gateway lost when it died. The numbers o
 that was stored, so such a client's number lies inside that epoch. It goes on at the epoch's first event, the `reset`.
 """
 
-from stayfast.core.jobs import Job
 from stayfast.jobs.service import JobService, store_error
 from stayfast.stores.base import StoreUnavailable
-from stayfast.wire.jobs.job_objects import parse_event_id
 
 _PAGE = 500
 
 
-async def find_position(service: JobService, job: Job, event_id: str) -> int:
-    """The number after which the client's stream goes on. Raises Rejected (400) for another form, Shed (503)."""
-    epoch, n = parse_event_id(event_id)
-    if epoch is None or job.token <= epoch:
-        return n
+async def find_position(service: JobService, job_id: str, epoch: int, n: int) -> int:
+    """The number after which a client goes on whose last event was number `n` of `epoch`, if there is a later epoch by now.
+    Raises Shed (503).
+    """
     at = n
     try:
         while at >= 0:
             before = max(-1, at - _PAGE)
-            page = await service.store.read_events(job.id, before, at - before)
+            page = await service.store.read_events(job_id, before, at - before)
             for event in reversed(page.events):
                 if event.epoch <= epoch:
                     return min(n, event.n)

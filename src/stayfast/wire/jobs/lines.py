@@ -20,15 +20,18 @@ from stayfast.core.jobs import BatchProblem
 from stayfast.core.types import Api
 
 MAX_PROBLEMS: Final = 200  # reported of one file
+MAX_INPUTS: Final = 50_000  # of all lines of a file for embeddings
 MAX_CUSTOM_ID: Final = 512  # characters
 ENDPOINTS: Final = {"/v1/chat/completions": Api.CHAT, "/v1/completions": Api.COMPLETIONS, "/v1/embeddings": Api.EMBEDDINGS,
                     "/v1/responses": Api.RESPONSES}
 MESSAGES_ENDPOINT: Final = "/v1/messages"
+EMBEDDINGS_ENDPOINT: Final = "/v1/embeddings"
 _APIS: Final = {**ENDPOINTS, MESSAGES_ENDPOINT: Api.MESSAGES}
 _MEMBERS: Final = ("custom_id", "method", "url", "body")
 _MARK: Final = b"\xef\xbb\xbf"  # of UTF-8, which some editors write
 _OBJECT: Final = msgspec.json.Decoder(RawObject)
 _TEXT: Final = msgspec.json.Decoder(str)
+_LIST: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _MAX_OUTPUT: Final = 1 << 24
 _USUAL_OUTPUT: Final = 256  # tokens of an answer without a limit
 _NO_OUTPUT: Final = b'"/v1/embeddings"'
@@ -50,6 +53,7 @@ class _Body(msgspec.Struct, gc=False):
     max_tokens: Any = None
     max_completion_tokens: Any = None
     max_output_tokens: Any = None
+    input: msgspec.Raw = msgspec.Raw(b"null")  # of embeddings
 
 
 _BODY: Final = msgspec.json.Decoder(_Body)
@@ -111,12 +115,13 @@ class LineChecker:
         self._custom_ids: set[bytes] = set()
         self.problems: list[BatchProblem] = []
         self.n_lines = 0
+        self._n_inputs = 0
         self.model = ""  # of the first line
 
     @property
     def is_hopeless(self) -> bool:
         """Whether checking more lines would report nothing more."""
-        return len(self.problems) >= MAX_PROBLEMS or self.n_lines > self._max_lines
+        return (len(self.problems) >= MAX_PROBLEMS or self.n_lines > self._max_lines or self._n_inputs > MAX_INPUTS)
 
     def check(self, n: int, line: bytes) -> None:
         """Add the problems of line `n`."""
@@ -180,12 +185,24 @@ class LineChecker:
                       "models.", "body.model")
         else:
             self.model = self.model or body.model
+        if self._endpoint == EMBEDDINGS_ENDPOINT and self._n_inputs <= MAX_INPUTS:
+            self._n_inputs += count_inputs(bytes(body.input))
+            if self._n_inputs > MAX_INPUTS:
+                self._add(None, "too_many_inputs", f"The batch file has more than {MAX_INPUTS} inputs of embeddings.")
         if body.stream not in (None, False):
             self._add(n, "streaming_unsupported", "A request of a batch cannot be streamed.", "body.stream")
 
     def _add(self, n: int | None, code: str, message: str, param: str | None = None) -> None:
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(BatchProblem(code, message, n, param))
+
+
+def count_inputs(raw: bytes) -> int:
+    """The texts in the `input` of embeddings: a text, tokens, or a list of either."""
+    if not raw.startswith(b"["):
+        return 1
+    parts = _LIST.decode(raw)
+    return len(parts) if parts and bytes(parts[0])[:1] in (b'"', b"[") else 1
 
 
 def is_repeated(custom_id: str, seen: set[bytes]) -> bool:

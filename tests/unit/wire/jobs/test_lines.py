@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Api
-from stayfast.wire.jobs.lines import MAX_PROBLEMS, LineChecker, LineSplitter, api_of, read_line
+from stayfast.wire.jobs.lines import MAX_PROBLEMS, LineChecker, LineSplitter, api_of, count_inputs, read_line
 
 CHAT = "/v1/chat/completions"
 
@@ -107,6 +107,20 @@ def test_check_reports_are_bounded() -> None:
 @given(st.binary(max_size=100))
 def test_check_any_bytes_is_a_problem_or_none(data: bytes) -> None:
     assert all(problem.line == 1 for problem in check(data).problems if problem.code != "empty_file")
+
+
+@pytest.mark.parametrize(("raw", "n"), [(b'"a"', 1), (b"[1,2,3]", 1), (b'["a","b"]', 2), (b"[[1],[2],[3]]", 3), (b"[]", 1),
+                                        (b"null", 1)])
+def test_count_inputs(raw: bytes, n: int) -> None:
+    assert count_inputs(raw) == n
+
+
+def test_check_too_many_inputs_of_embeddings_is_one_problem() -> None:
+    checker = LineChecker("/v1/embeddings", {"m"}.__contains__, max_lines=100, max_line_bytes=1_000_000)
+    for n in range(4):
+        checker.check(n + 1, line(f"c{n}", url="/v1/embeddings", body={"model": "m", "input": ["a"] * 20_000}))
+    (problem,) = checker.problems
+    assert (problem.code, problem.line, checker.is_hopeless) == ("too_many_inputs", None, True)
 
 
 def test_read_line_keeps_the_bytes_of_its_body() -> None:

@@ -42,6 +42,8 @@ _SETTINGS: Final = {
 _FULL: Final = frozenset(("53100", "25006"))  # disk full; the server is read-only
 _ROLLED_BACK: Final = frozenset(("40001", "40P01"))  # serialization failure, deadlock
 _GONE: Final = frozenset(("57P01", "57P02", "57P03", "57P05", "08003", "08006"))  # the server ended the connection
+# What the driver raises for a connection that has ended; InternalClientError for one that ended between two of its steps.
+BROKEN: Final = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 R = TypeVar("R")
 
 
@@ -149,7 +151,7 @@ class PostgresPool:
                 connection = await asyncpg.connect(
                     self.address.dsn, timeout=CONNECT_S, server_settings=settings,
                     statement_cache_size=0 if self.address.is_pooled else 200)
-        except (OSError, TimeoutError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        except (*BROKEN, ValueError, asyncpg.PostgresError) as error:
             self._n_failed += 1
             self._closed_until = self._clock.now() + backoff_s(self._n_failed, BACKOFF_S, BACKOFF_MAX_S, self._rng)
             raise describe_error(error) from None
@@ -178,7 +180,7 @@ class PostgresPool:
                     self._drop_idle()
                     raise _Repeat from None
                 raise describe_error(error) from None
-            except (OSError, asyncpg.InterfaceError) as error:
+            except BROKEN as error:
                 connection.terminate()
                 if is_new or isinstance(error, TimeoutError):
                     raise describe_error(error) from None
@@ -217,15 +219,15 @@ class _Repeat(Exception):
 
 def describe_error(error: BaseException) -> StoreUnavailable:
     """The error for callers: its class and code, never its text, which may contain values of a statement or a password."""
-    code = getattr(error, "sqlstate", None)
-    if code in _FULL:
+    state = getattr(error, "sqlstate", None)
+    if state in _FULL:
         return StoreFull("the database has no space, or is read-only")
     return StoreUnavailable(_name_error(error))
 
 
 def _name_error(error: BaseException) -> str:
-    code = getattr(error, "sqlstate", None)
-    return type(error).__name__ if code is None else f"{type(error).__name__} ({code[:_CODE_CHARACTERS]})"
+    state = getattr(error, "sqlstate", None)
+    return type(error).__name__ if state is None else f"{type(error).__name__} ({state[:_CODE_CHARACTERS]})"
 
 
 def make_sql(template: str, **parts: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import asyncpg
 
 from stayfast.stores.base import StoreUnavailable
-from stayfast.stores.jobs.postgres.connections import MIGRATE_S, PostgresPool, describe_error, make_sql
+from stayfast.stores.jobs.postgres.connections import BROKEN, MIGRATE_S, PostgresPool, describe_error, make_sql
 
 _LOCK: Final = 0x5374_6179_6661_7374  # "Stayfast": the advisory lock of migrations
 _RETRY_S: Final = 0.1
@@ -203,7 +203,7 @@ async def migrate(pool: PostgresPool) -> int:
                 connection.terminate()
     except TimeoutError:
         raise StoreUnavailable("the migration of the database did not end in time") from None
-    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+    except (*BROKEN, asyncpg.PostgresError) as error:
         raise describe_error(error) from None
 
 

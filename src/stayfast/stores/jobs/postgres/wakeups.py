@@ -13,7 +13,7 @@ import asyncpg
 from stayfast.core.clock import Clock
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.marked_topics import MarkedTopics
-from stayfast.stores.jobs.postgres.connections import BACKOFF_MAX_S, PostgresPool, to_text
+from stayfast.stores.jobs.postgres.connections import BACKOFF_MAX_S, BROKEN, PostgresPool, to_text
 
 CHANNEL: Final = "stayfast"
 MAX_TOPIC_CHARACTERS: Final = 1900  # the server's limit is 8000 bytes
@@ -78,7 +78,7 @@ class PostgresWakeups:
                     self._topics.notify_all()
                 was_broken = True
                 await _wait_for_end(connection)
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            except (*BROKEN, asyncpg.PostgresError):
                 await asyncio.sleep(0)
             finally:
                 connection.terminate()
