@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from msgspec import Struct
+
 from stayfast.core.errors import Rejected
 from stayfast.server.job_paths import find_template, strip_prefix
 
@@ -21,8 +23,7 @@ class BodyReader(Protocol):
         """The next part; empty at the end."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointRequest:
+class EndpointRequest(Struct, frozen=True):
     """One request. header names are in lower case."""
 
     method: str
@@ -47,8 +48,7 @@ class EndpointRequest:
         return b"".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointReply:
+class EndpointReply(Struct, frozen=True):
     """A response: `body`, or `parts` for one that is streamed."""
 
     status: int = 200

@@ -129,7 +129,7 @@ def submit(db: sqlite3.Connection, now: float, jobs: Sequence[NewJob]) -> list[S
         return []
     stored, tags, ended = _Stored(db, jobs), _FairTags(db), _ended_batches(db, jobs)
     (last_n,) = db.execute("SELECT coalesce(max(n), 0) FROM jobs").fetchone()
-    replies, rows, bodies = [], [], []
+    replies, rows, bodies = [], list[Row](), []
     for job in jobs:
         reply = stored.find(job)
         if reply is None:
