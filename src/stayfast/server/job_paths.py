@@ -29,6 +29,7 @@ METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "/admin/webhooks": ("GET",),
     "/admin/webhooks/{id}/retry": ("POST",),
 })
+_PLAIN = frozenset(template for template in METHODS if "{" not in template)
 _BY_TEMPLATE = {tuple(template[1:].split("/")): template for template in METHODS}
 
 
@@ -42,7 +43,10 @@ def strip_prefix(path: str) -> str:
 
 def find_template(path: str) -> str | None:
     """The template of a path, still percent-encoded; None if it is not one of durable work."""
-    parts = strip_prefix(path)[1:].split("/")
+    path = strip_prefix(path)
+    if path in _PLAIN:
+        return path
+    parts = path[1:].split("/")
     if not all(parts):
         return None
     for template, text in _BY_TEMPLATE.items():

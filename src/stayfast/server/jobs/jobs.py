@@ -68,7 +68,8 @@ class JobEndpoints:
         now = self._service.clock.wall()
         job = make_job(decoded, Door.JOBS, read_terms(submission, request, now), self._service, tenant=request.tenant,
                        headers=headers_to_forward(request.headers))
-        return await describe_submission(self._service, await self._service.submit_one(job))
+        submitted = await self._service.submit_one(job)
+        return await describe_submission(self._service, submitted.job, n_ahead=submitted.n_ahead)
 
     async def show(self, request: EndpointRequest) -> EndpointReply:
         """The job, with its place while it waits and its answer once it has ended."""
@@ -132,10 +133,13 @@ class JobEndpoints:
         return EndpointReply(body=encode_job(job, result=result, place=place), headers=headers)
 
 
-async def describe_submission(service: JobService, job: Job, more: tuple[tuple[str, str], ...] = ()) -> EndpointReply:
-    """The reply to an accepted job: 202 with its address, or 200 if a repeated submission finds it ended. more: headers."""
+async def describe_submission(service: JobService, job: Job, more: tuple[tuple[str, str], ...] = (), *,
+                              n_ahead: int | None = None) -> EndpointReply:
+    """The reply to an accepted job: 202 with its address, or 200 if a repeated submission finds it ended. more: headers.
+    n_ahead: as in `Submitted`.
+    """
     result = await service.result(job) if job.state.is_final else None
-    place = await count_place(service, job)
+    place = await count_place(service, job) if n_ahead is None else n_ahead + 1
     body, location = encode_job(job, result=result, place=place), ("location", f"/v1/jobs/{job.id}")
     if job.state.is_final:
         return EndpointReply(body=body, headers=(location, *more))
