@@ -2,18 +2,21 @@
 
 import asyncio
 from collections.abc import Sequence
-from math import inf
+from math import inf, sqrt
 from os import getpid
 from secrets import token_hex
+from typing import NamedTuple
 
 from msgspec import structs
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, Shed, StayfastError
-from stayfast.core.jobs import Door, Job, JobEvent, JobFilter, JobResult, NewJob, Submitted
+from stayfast.core.jobs import Door, Job, JobEvent, JobFilter, JobResult, JobState, NewJob, Submitted
 from stayfast.jobs.config import JobsConfig
 from stayfast.jobs.terms import QueueTerms
 from stayfast.policy.admission.priority import Points
+from stayfast.policy.jobs.order import MIN_POLL_S, poll_after_s
+from stayfast.policy.jobs.pace import JobPace
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import FileBodies, JobStore, StoreFull
 
@@ -30,14 +33,32 @@ def job_topic(job_id: str) -> str:
     return f"job:{job_id}"
 
 
+class JobPlace(NamedTuple):
+    """Where a job is in its queue. place: 1 for the job that runs next; None unless it waits. left_s: until its end; None:
+    unknown.
+    """
+
+    place: int | None
+    left_s: float | None
+
+    @property
+    def poll_after_s(self) -> int:
+        """When to look again. Without known times: the sooner, the fewer jobs run before."""
+        if self.left_s is not None:
+            return poll_after_s(self.left_s)
+        return poll_after_s(MIN_POLL_S if self.place is None else sqrt(self.place))
+
+
 class JobService:
     """Durable work of one gateway. Every method raises StayfastError: 404 for another tenant's job, 429 for too many jobs,
     503 for a store that is full or unavailable.
     """
 
     def __init__(self, store: JobStore, files: FileBodies, config: JobsConfig, clock: Clock,
-                 terms: QueueTerms | None = None, *, worker: str = "") -> None:
-        """terms: None: every tenant has the same. worker: of the streams that this process generates itself."""
+                 terms: QueueTerms | None = None, *, worker: str = "", pace: JobPace | None = None) -> None:
+        """terms: None: every tenant has the same. worker: of the streams that this process generates itself. pace: None: no
+        times are known.
+        """
         self.store = store
         self.files = files
         self.config = config
@@ -46,6 +67,7 @@ class JobService:
         self.terms = terms or QueueTerms(config, {}, Points())
         self._counted_at = -inf
         self._n_unfinished: dict[str | None, int] = {}  # by tenant, since _counted_at
+        self._pace = pace
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         """Store jobs of one tenant; durable when it returns. Raises Shed (429 beyond `max_queued`, 503)."""
@@ -107,6 +129,18 @@ class JobService:
             return await self.store.find_result(job.id)
         except StoreUnavailable as error:
             raise store_error(error) from None
+
+    async def place_of(self, job: Job, n_ahead: int | None = None) -> JobPlace:
+        """Where a job is in its queue. n_ahead: how many run before it, if known."""
+        if job.state is not JobState.QUEUED:
+            n_ahead = 0
+        elif n_ahead is None:
+            try:
+                n_ahead = await self.store.count_ahead(job.id)
+            except StoreUnavailable as error:
+                raise store_error(error) from None
+        left_s = self._pace.left_s(job, n_ahead, self.clock.wall()) if self._pace is not None else None
+        return JobPlace(n_ahead + 1 if job.state is JobState.QUEUED else None, left_s)
 
     async def list_jobs(self, what: JobFilter) -> list[Job]:
         """The jobs of a filter, newest first."""
