@@ -53,6 +53,10 @@ class JobEndpoints:
 
     async def submit(self, request: EndpointRequest) -> EndpointReply:
         """202 with the job, once it is stored; 200 for a repeated idempotency key whose job has ended."""
+        return await describe_submission(self._service, await self.accept(request))
+
+    async def accept(self, request: EndpointRequest) -> Job:
+        """The stored job of a submission."""
         submission = parse_submission(await request.read_body(self._current.config.max_body_bytes))
         api = LLM_ENDPOINTS.get(submission.path)
         if api is None:
@@ -68,7 +72,7 @@ class JobEndpoints:
         now = self._service.clock.wall()
         job = make_job(decoded, Door.JOBS, read_terms(submission, request, now), self._service, tenant=request.tenant,
                        headers=headers_to_forward(request.headers))
-        return await describe_submission(self._service, await self._service.submit_one(job))
+        return await self._service.submit_one(job)
 
     async def show(self, request: EndpointRequest) -> EndpointReply:
         """The job, with its place while it waits and its answer once it has ended."""
