@@ -19,7 +19,8 @@ from stayfast.core.held_bytes import HeldBytes
 from stayfast.http.server.asgi import AsgiApp
 from stayfast.http.server.connection import ConnectionTasks, HttpServer
 from stayfast.server.admin_endpoints import AdminApp
-from stayfast.server.app import GatewayApp, StartTrace
+from stayfast.server.app import GatewayApp
+from stayfast.server.arrivals import StartTrace
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.config import check_exposure
 from stayfast.server.http_request import LlmHttpRequest

@@ -126,18 +126,20 @@ class WebSocketConnection:
     """One WebSocket. `accept` first; then one Task may `receive`, and any number may `send`."""
 
     __slots__ = ("_connection", "_ending", "_frames", "_is_draining", "_message_at", "_messages", "_n_pinged", "_n_working",
-                 "_parts", "_reading", "_request", "_sending", "_tasks", "limits")
+                 "_parts", "_reading", "_request", "_sending", "_tasks", "limits", "n_received", "n_sent")
 
     def __init__(self, connection: ServerConnection[Any], request: HttpRequest, parts: BodyParts, limits: WebSocketLimits,
                  tasks: asyncio.TaskGroup) -> None:
         self.limits = limits
+        self.n_received = 0  # messages
+        self.n_sent = 0
         self._connection = connection
         self._request = request
         self._parts = parts
         self._tasks = tasks
         self._frames: Connection | None = None  # None: not accepted
         self._messages = MessageQueue(limits.max_message_bytes)
-        self._sending = asyncio.Lock()  # the connection lets one Task wait
+        self._sending = asyncio.Lock()  # held by the Task that waits: the connection allows one
         self._reading: asyncio.Task[None] | None = None
         self._ending: WebSocketEnded | None = None  # why the running handler is cancelled
         self._is_draining = False
@@ -161,12 +163,15 @@ class WebSocketConnection:
 
     async def receive(self) -> str | bytes:
         """The next whole message: str for text, bytes for binary."""
-        return await self._messages.take()
+        message = await self._messages.take()
+        self.n_received += 1
+        return message
 
-    async def send(self, message: str | bytes) -> None:
-        """Send a message, then wait while the client reads too slowly."""
+    async def send(self, message: str | bytes, *, until: float | None = None) -> None:
+        """Send a message, then wait while the client reads too slowly, at most `until` (of the loop's clock)."""
         event: Event = TextMessage(message) if isinstance(message, str) else BytesMessage(message)
-        await self._send(event)
+        self.n_sent += 1
+        await self._send(event, until)
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -203,6 +208,11 @@ class WebSocketConnection:
             self._connection.abort()
 
     @property
+    def is_draining(self) -> bool:
+        """Whether the server shuts down: the WebSocket closes once nothing is `working`."""
+        return self._is_draining
+
+    @property
     def is_accepted(self) -> bool:
         return self._frames is not None
 
@@ -211,15 +221,28 @@ class WebSocketConnection:
         """Why the handler was cancelled; None: the client has disconnected, or the server has cancelled it."""
         return self._ending
 
-    async def _send(self, event: Event) -> None:
+    async def _send(self, event: Event, until: float | None = None) -> None:
         frames = self._frames
         if frames is None:
             raise RuntimeError("the WebSocket is not accepted")
-        async with self._sending:
-            if frames.state is not ConnectionState.OPEN:
-                return  # this Task is about to be cancelled
-            self._connection.write(frames.send(event))
-            await self._connection.wait_writable()
+        while self._connection.is_write_buffer_full:
+            if not await self._wait_writable(until):
+                break  # its message is written all the same: without it, the rest would be of no use
+        if frames.state is not ConnectionState.OPEN:
+            return  # this Task is about to be cancelled
+        self._connection.write(frames.send(event))
+        await self._wait_writable(until)
+
+    async def _wait_writable(self, until: float | None) -> bool:
+        """Returns False at `until`."""
+        if not self._connection.is_write_buffer_full:
+            return True
+        try:
+            async with asyncio.timeout_at(until), self._sending:
+                await self._connection.wait_writable()
+        except TimeoutError:
+            return False
+        return True
 
     async def _read_frames(self, frames: Connection, expires_at: float) -> None:
         """Read until the WebSocket ends."""

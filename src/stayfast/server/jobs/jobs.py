@@ -3,7 +3,7 @@
 from http import HTTPStatus
 
 from stayfast.core.errors import Rejected
-from stayfast.core.jobs import Door, Job, JobFilter, JobResult, JobState
+from stayfast.core.jobs import Door, Job, JobFilter, JobResult, JobState, Submitted
 from stayfast.jobs.service import JobPlace, JobService, store_error, unknown_job
 from stayfast.policy.jobs.windows import FORM_TEXT, parse_window
 from stayfast.server.backend import ActiveSystem
@@ -52,6 +52,11 @@ class JobEndpoints:
 
     async def submit(self, request: EndpointRequest) -> EndpointReply:
         """202 with the job, once it is stored; 200 for a repeated idempotency key whose job has ended."""
+        submitted = await self.accept(request)
+        return await describe_submission(self._service, submitted.job, n_ahead=submitted.n_ahead)
+
+    async def accept(self, request: EndpointRequest) -> Submitted:
+        """Check and store a submission."""
         submission = parse_submission(await request.read_body(self._current.config.max_body_bytes))
         api = LLM_ENDPOINTS.get(submission.path)
         if api is None:
@@ -67,8 +72,7 @@ class JobEndpoints:
         now = self._service.clock.wall()
         job = make_job(decoded, Door.JOBS, read_terms(submission, request, now), self._service, tenant=request.tenant,
                        headers=headers_to_forward(request.headers))
-        submitted = await self._service.submit_one(job)
-        return await describe_submission(self._service, submitted.job, n_ahead=submitted.n_ahead)
+        return await self._service.submit_one(job)
 
     async def show(self, request: EndpointRequest) -> EndpointReply:
         """The job, with its place while it waits and its answer once it has ended."""
