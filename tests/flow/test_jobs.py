@@ -1,14 +1,14 @@
 """Jobs through the gateway: run, retried, cancelled, given back; their streams; a store that is down. On virtual time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 import pytest
 
 from stayfast.core.errors import Fault
 from stayfast.core.events import JobEnded, JobLeaseLost, JobReturned, RequestDone
-from stayfast.core.jobs import JobState
+from stayfast.core.jobs import JobResult, JobState
 from stayfast.jobs.config import JobsConfig
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.resilience.limits import LimitConfig
@@ -197,6 +197,28 @@ def test_a_lost_lease_stops_the_job_and_discards_its_result() -> None:
         assert rig.n_open == 0
         assert rig.store.jobs[job_id].job.worker == "other:boot:1"
         assert len(rig.sink.facts_of(JobLeaseLost)) == 1
+
+    drive(main)
+
+
+def test_a_job_that_ends_during_a_heartbeat_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store has its result, and the reply is under way: the heartbeat no longer finds it."""
+    async def main(loop: SimLoop) -> None:
+        rig = JobsRig(loop, [ANSWER])
+        finish = rig.store.finish
+
+        async def finish_slowly(results: Sequence[JobResult]) -> list[bool]:
+            replies = await finish(results)
+            await asyncio.sleep(15)
+            return replies
+
+        monkeypatch.setattr(rig.store, "finish", finish_slowly)
+        async with rig.running() as runner:
+            job_id = await rig.submit()
+            await asyncio.sleep(30)
+            assert (rig.state(job_id), runner.n_running) == (JobState.COMPLETED, 0)
+        assert not rig.sink.facts_of(JobLeaseLost)
+        assert [ended.state for ended in rig.sink.facts_of(JobEnded)] == [JobState.COMPLETED]
 
     drive(main)
 

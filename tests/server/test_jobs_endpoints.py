@@ -206,6 +206,8 @@ def test_events_go_on_after_the_last_one_received() -> None:
                 other.send(get(f"/v1/jobs/{job['id']}/events", MINE, line, "connection: close"))
                 _, _, body = (await other.rest()).partition(b"\r\n\r\n")
                 assert body.count(b"data:") == 3 - after
+            status, _, error = await fetch(client, f"/v1/jobs/{job['id']}/events?after=7")  # it never had that one
+            assert (status, error["error"]["code"]) == (410, "stream_gone")
             store.first_n = 2
             status, _, error = await fetch(client, f"/v1/jobs/{job['id']}/events?after=0")
             assert (status, error["error"]["code"]) == (410, "stream_gone")

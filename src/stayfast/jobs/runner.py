@@ -263,7 +263,7 @@ class JobRunner:
     def _stop_jobs(self, heartbeat: Heartbeat) -> None:
         for job_id in heartbeat.lost:
             running = self._running.get(job_id)
-            if running is not None and not running.is_lost:
+            if running is not None and not (running.is_lost or running.is_decided):  # a decided one may have ended just now
                 running.is_lost = True
                 self._sink.emit(JobLeaseLost(self._capacity.route_of(running.claimed.job.model)))
                 _cancel(running)

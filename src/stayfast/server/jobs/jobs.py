@@ -18,6 +18,7 @@ from stayfast.server.jobs.new_jobs import (
     parse_job_urgency,
     read_idempotency_key,
 )
+from stayfast.server.jobs.responses import continue_stored
 from stayfast.stores.base import StoreUnavailable
 from stayfast.wire.jobs.job_objects import (
     JobSubmission,
@@ -69,6 +70,8 @@ class JobEndpoints:
         if decoded.is_background:
             raise Rejected("A job runs in the background anyway. Leave background out, or send the body to /v1/responses.",
                            code="background_job", param="body.background")
+        if decoded.previous_response_id is not None:
+            decoded = await continue_stored(self._service, decoded, request.tenant, self._current)
         now = self._service.clock.wall()
         job = make_job(decoded, Door.JOBS, read_terms(submission, request, now), self._service, tenant=request.tenant,
                        headers=headers_to_forward(request.headers))

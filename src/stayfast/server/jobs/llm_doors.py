@@ -131,6 +131,11 @@ class LlmDoors:
                 if job.id:
                     return await self._replay(service, job, arrival, None)
                 job_id = None
+            live = self._live.find(job_id) if job_id is not None else None  # not stored yet
+            if live is not None and live.job.body == request.body:
+                return await self._read_live(live, describe)
+            if live is not None:
+                job_id = None
         config = service.config
         new = msgspec.structs.replace(
             self._make_job(request, Door.STREAM, JobTerms(), arrival, job_id), worker=service.worker, lease_s=config.lease_s)
