@@ -2,7 +2,8 @@
 
 import pytest
 
-from stayfast.lab.claims.fleet import PER_S, FleetClaim, Phases, measure_checks
+from stayfast.lab.claims.fleet import PER_S, FleetClaim, Phases, measure_checks, why_late
+from stayfast.lab.harness.claim import Figure, Sense, Verdict
 from stayfast.lab.harness.redis import RedisProcess
 from stayfast.lab.harness.steady_load import SteadyLoad
 from tests.prove.running import figure_of, run, run_until_not_short, short_of, without_interval
@@ -23,9 +24,19 @@ def test_fleet_claim_quick_run_does_not_fall_short() -> None:
 def test_fleet_claim_gateways_that_do_not_share_falls_short() -> None:
     """Each admits its own limit, and its own burst first."""
     finding = run(FleetClaim(shares=False, quick=BRIEF))
-    short = [name for name in short_of(finding) if name.startswith("most admitted in any 10 s,")]
-    assert len(short) == 2
-    assert all(figure.value > 80 for figure in finding.figures if figure.name in short)
+    most = [figure for figure in finding.figures if figure.name.startswith("most admitted in any 10 s,")]
+    assert len(most) == 2
+    assert all(figure.value > 80 for figure in most)
+    assert finding.verdict is Verdict.FALLS_SHORT or not any(figure.is_valid for figure in most)
+
+
+def test_fleet_claim_late_client_leaves_a_figure_open() -> None:
+    """A window of 10 s without 0.2 s of its requests is off by 2 %."""
+    off, slow, failed = (Figure.exact("least admitted in any 10 s", -3.0, "%", -2.0, Sense.AT_LEAST),
+                         Figure.exact("longest answer", 80.0, "ms", 50.0), Figure.count("requests with 5xx", 1))
+    assert [why_late(figure, 0.05) is not None for figure in (off, slow, failed)] == [False, True, False]
+    assert [why_late(figure, 0.15) is not None for figure in (off, slow, failed)] == [True, True, False]
+    assert why_late(Figure.exact("longest answer", 8.0, "ms", 50.0), 0.15) is None
 
 
 def test_fleet_claim_check_of_a_request_is_measured() -> None:

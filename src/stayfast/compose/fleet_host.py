@@ -55,13 +55,13 @@ class Workers(Protocol):
 class FleetPart:
     """What one worker does for its gateway. Belongs to one loop."""
 
-    __slots__ = ("_clock", "_current", "_export", "_n_gateways", "is_draining", "origins")
+    __slots__ = ("_clock", "_current", "_export", "is_draining", "n_gateways", "origins")
 
     def __init__(self, current: CurrentSystem, clock: Clock) -> None:
         self._current = current
         self._clock = clock
         self._export = TimesExport()
-        self._n_gateways = 1
+        self.n_gateways = 1
         self.is_draining = False
         self.origins: Mapping[str, str] = {}  # upstreams that other gateways may have, by name
 
@@ -74,10 +74,10 @@ class FleetPart:
         return WorkerReport(os.getpid(), n_in_flight, self.is_draining, times)
 
     def _rescale_limits(self, n_gateways: int) -> None:
-        if n_gateways == self._n_gateways:
+        if n_gateways == self.n_gateways:
             return
-        factor, why = self._n_gateways / n_gateways, f"{n_gateways} gateways share it, {self._n_gateways} did before"
-        self._n_gateways = n_gateways
+        factor, why = self.n_gateways / n_gateways, f"{n_gateways} gateways share it, {self.n_gateways} did before"
+        self.n_gateways = n_gateways
         for member in self._current.members():
             for limiter in member.all_limiters:
                 limiter.limit.rescale(factor, why)

@@ -92,6 +92,8 @@ class Observers:
         self.leases = make_quota_leases(gateway, settings, siblings, clock, self.sink)
         self.worker_sync = make_worker_sync(siblings, clock)
         self.fleet = Fleet(gateway, settings, current, siblings, self.worker_sync, clock=clock, log=self.log.write_event)
+        if self.leases is not None:
+            self.leases.leader.count_live = lambda: self.fleet.part.n_gateways
         self.aggregate = WorkerAggregate(self.metrics, self.recent, self.batch.flush, siblings or WorkerPeers(),
                                         Caches(current.routes), TurnRegistry(current.turns), self.fleet)
         self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))

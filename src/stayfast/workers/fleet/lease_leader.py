@@ -1,6 +1,6 @@
 """The worker of a gateway that calls the store of shared limits."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from stayfast.core.clock import Clock
@@ -45,7 +45,7 @@ class LeaseLeader:
     """Leads if no other worker does. Belongs to one loop. `calls`: calls by result, of tenants."""
 
     __slots__ = ("_active", "_cells", "_clock", "_gateway", "_index", "_mark", "_n_gateways", "_retry", "_sink", "_store",
-                 "calls", "is_leading", "n_expected", "n_live")
+                 "calls", "count_live", "is_leading", "n_expected")
 
     def __init__(self, store: QuotaStore, gateway: str, clock: Clock, sink: Sink, *, cells: Cells, index: LeaderCells,
                  mark: int) -> None:
@@ -60,7 +60,8 @@ class LeaseLeader:
         self._active: dict[str, TenantLeases] = {}
         self._retry = _Retry()
         self._n_gateways = 0
-        self.n_expected = self.n_live = 1  # by the settings; by other means than the store's replies
+        self.n_expected = 1  # by the settings
+        self.count_live: Callable[[], int] = lambda: 1  # by the gateways' heartbeats
         self.is_leading = False
         self.calls = {"ok": 0, "stale": 0, "error": 0}
 
@@ -75,7 +76,7 @@ class LeaseLeader:
     @property
     def n_gateways(self) -> int:
         """As far as known."""
-        return max(self._n_gateways, self.n_live, self.n_expected)
+        return max(self._n_gateways, self.count_live(), self.n_expected)
 
     def lead(self, now: float) -> bool:
         """Whether this worker leads now. One that takes over acts a tick later, unless another one was faster."""
