@@ -168,7 +168,7 @@ class JobsHost:
             self.runner.start(self.presence.worker)
             if self._is_sweeper:
                 self._loops += [parts.spawn(loop) for loop in self._upkeep(store)]
-        sweeper = JobSweeper(store, self.files, self.presence, self._get_config, sink=parts.sink,
+        sweeper = JobSweeper(store, self.files, self.presence, self._get_config, clock=parts.clock, sink=parts.sink,
                              on_depths=self._take_depths, report=parts.report)
         await sweeper.run(sweeps=self._is_sweeper)
 

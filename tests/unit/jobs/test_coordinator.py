@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from stayfast.core.clock import SystemClock
 from stayfast.core.jobs import Batch, BatchState, Door, JobFilter, JobState
 from stayfast.jobs.coordinator import BatchCoordinator
 from stayfast.jobs.presence import WorkerPresence
@@ -220,7 +221,7 @@ def test_sweeper_deletes_the_contents_of_expired_files(tmp_path: Path) -> None:
             expired = await rig.add_file(b"x", expires_s=-1.0)
             stays = await rig.add_file(b"x")
             sweeper = JobSweeper(rig.store, rig.files, WorkerPresence(tmp_path / "workers"), lambda: rig.config,
-                                 sink=RecordingSink(), on_depths=lambda _: None, report=raise_error)
+                                 clock=SystemClock(), sink=RecordingSink(), on_depths=lambda _: None, report=raise_error)
             sweeping = asyncio.create_task(sweeper.run(sweeps=True))
             while (await rig.store.sweep(max_claims=3)).expired_files:
                 await asyncio.sleep(0.01)
