@@ -44,6 +44,7 @@ class JobsRig(Rig):
         self.config = config or JobsConfig()
         self.store = MemoryJobStore(loop)
         self.capacity = JobCapacity(RigRoutes(self), loop)
+        self.reported: list[BaseException] = []
         self._n = 0
 
     def new_runner(self) -> JobRunner:
@@ -55,7 +56,7 @@ class JobsRig(Rig):
 
         execution = JobExecution(serve, self.store.as_store(), self.get_config, clock=self.loop, rng=rng)
         return JobRunner(self.store.as_store(), execution, self.capacity, self.get_config, clock=self.loop, rng=rng,
-                         sink=self.sink)
+                         sink=self.sink, report=self.reported.append)
 
     def get_config(self) -> JobsConfig:
         return self.config

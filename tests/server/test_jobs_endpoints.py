@@ -45,11 +45,11 @@ def test_job_without_answer_has_a_reason() -> None:
     async def main() -> None:
         async with serving_jobs() as (running, store):
             client = await running.connect()
-            for state, expected in ((JobState.CANCELLED, 409), (JobState.EXPIRED, 504), (JobState.DEAD, 502)):
+            for state in (JobState.CANCELLED, JobState.EXPIRED, JobState.DEAD):
                 job = (await submit(client))[2]
                 store.change(job["id"], state=state)
                 status, _, error = await fetch(client, f"/v1/jobs/{job['id']}/result")
-                assert (status, error["error"]["code"]) == (expected, f"job_{state.value}")
+                assert (status, error["error"]["code"]) == (409, f"job_{state.value}")
                 assert (await fetch(client, f"/v1/jobs/{job['id']}"))[2]["error"]["code"] == state.value
             job = (await submit(client))[2]
             failure = b'{"error":{"message":"no such model"}}'

@@ -1,8 +1,6 @@
 """A real PostgreSQL on a port of loopback, which can be killed, frozen and started again."""
 
 import os
-import pwd
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -10,6 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from stayfast.lab.harness.claim import SetUpFailed
+from stayfast.lab.harness.postgres import find_programs, server_user
 from tests.absent import absent
 from tests.ports import free_port
 from tests.services.running import START_S, STOP_S, wait_until
@@ -22,13 +22,12 @@ USER = "postgres"
 def find_postgres() -> Path:
     """The folder of the programs. Skips without them, but fails on CI."""
     named = os.environ.get("STAYFAST_TEST_POSTGRES")
-    folders = [Path(named)] if named else sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    path = shutil.which("postgres")
-    folders += [Path(path).parent] if path else []
-    for folder in folders:
-        if (folder / "postgres").exists() and (folder / "initdb").exists():
-            return folder
-    return absent("postgres is not installed (Debian: apt-get install postgresql)")
+    if named:
+        return Path(named)
+    try:
+        return find_programs()
+    except SetUpFailed as error:
+        return absent(str(error))
 
 
 class PostgresServer:
@@ -41,7 +40,7 @@ class PostgresServer:
         self._folder = folder
         self._data = folder / "data"
         self._errors = folder / "postgres.log"
-        self._user = _server_user()
+        self._user = server_user()
         self._process: subprocess.Popen[bytes] | None = None
 
     def create(self) -> None:
@@ -107,16 +106,6 @@ class PostgresServer:
         assert self._process.poll() is None, self._errors.read_text()
         done = subprocess.run([self._programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)], check=False)
         return done.returncode == 0
-
-
-def _server_user() -> int | None:
-    """The user that the server runs as; None: ours."""
-    if os.geteuid() != 0:
-        return None
-    for name in (USER, "nobody"):
-        with suppress(KeyError):
-            return pwd.getpwnam(name).pw_uid
-    raise AssertionError("neither a user postgres nor nobody")
 
 
 def _children(pid: int) -> list[int]:

@@ -19,6 +19,7 @@ from stayfast.jobs.webhooks import MAX_REPORT_ATTEMPTS, WebhookSender
 from stayfast.stores.jobs.sqlite import SqliteJobStore
 from tests.services.job_store_rig import claim_one, new_job, result_of
 from tests.services.sqlite_jobs_rig import MovedClock
+from tests.unit.jobs.batch_rig import raise_error
 
 pytestmark = pytest.mark.sockets
 SECRET = "whsec_MDEyMzQ1Njc4OWFiY2RlZg=="
@@ -66,7 +67,7 @@ def run_with_sender(folder: Path, statuses: list[int], test: Scenario, **config:
         store = SqliteJobStore(folder, clock, is_inline=True, reserve_bytes=0)
         async with listening(Receiver(*statuses)) as receiver:
             sender = WebhookSender(store, store, [WebhookConfig(receiver.url, Secret(SECRET), **config)], "host:1:0",
-                                   clock=clock, rng=Random(1), sink=Fanout())
+                                   clock=clock, rng=Random(1), sink=Fanout(), report=raise_error)
             await test(store, receiver, sender, clock)
             sender.close()
         await store.close()
@@ -147,7 +148,7 @@ def test_webhook_to_an_unreachable_address_fails_with_a_code(tmp_path: Path) -> 
         clock = MovedClock()
         store = SqliteJobStore(tmp_path, clock, is_inline=True, reserve_bytes=0)
         sender = WebhookSender(store, store, [WebhookConfig("http://127.0.0.1:9/", Secret("s"))], "host:1:0", clock=clock,
-                               rng=Random(1), sink=Fanout())
+                               rng=Random(1), sink=Fanout(), report=raise_error)
         await end_job(store, "a")
         await sender.send_due()
         (report,) = await store.list_reports(is_failed=False, limit=5)

@@ -151,12 +151,12 @@ class JobsHost:
         if self.config.workers == "inside":
             execution = JobExecution(self._current.serve, store, self._get_config, clock=parts.clock, rng=parts.rng)
             self.runner = JobRunner(store, execution, JobCapacity(self._current, parts.clock), self._get_config,
-                                    clock=parts.clock, rng=parts.rng, sink=parts.sink)
+                                    clock=parts.clock, rng=parts.rng, sink=parts.sink, report=parts.report)
             self.runner.start(self.presence.worker)
             if self._is_sweeper:
                 self._loops += [parts.spawn(loop) for loop in self._upkeep(store)]
         sweeper = JobSweeper(store, self.files, self.presence, self._get_config, sink=parts.sink,
-                             on_depths=self._take_depths)
+                             on_depths=self._take_depths, report=parts.report)
         await sweeper.run(sweeps=self._is_sweeper)
 
     def _upkeep(self, store: JobStore) -> Iterator[Coroutine[Any, Any, None]]:
@@ -168,7 +168,7 @@ class JobsHost:
         if self.config.webhooks:
             reports = cast("ReportStore", store)
             yield WebhookSender(store, reports, self.config.webhooks, worker, clock=parts.clock, rng=parts.rng,
-                                sink=parts.sink).run()
+                                sink=parts.sink, report=parts.report).run()
 
     def gauges(self) -> Samples:
         """The queue's figures, from the process that sweeps; and what each upstream allows."""

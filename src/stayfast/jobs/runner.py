@@ -19,6 +19,7 @@ from stayfast.core.clock import Clock, Rng
 from stayfast.core.errors import StayfastError
 from stayfast.core.events import JobEnded, JobLeaseLost, JobReturned, Sink
 from stayfast.core.jobs import ClaimedJob, Door, QueueDepth, Release
+from stayfast.jobs.attempts import ReportError, attempt
 from stayfast.jobs.capacity import JobCapacity
 from stayfast.jobs.config import JobsConfig
 from stayfast.jobs.execution import JobExecution, JobOutcome
@@ -85,11 +86,11 @@ class JobRunner:
     """The jobs of one process. Belongs to one loop; construct it while the loop runs."""
 
     __slots__ = ("_capacity", "_clock", "_config", "_execution", "_heartbeat_now", "_is_draining", "_loops",
-                 "_outcomes", "_queues", "_rng", "_running", "_sink", "_store", "_tasks", "_wake")
+                 "_outcomes", "_queues", "_report", "_rng", "_running", "_sink", "_store", "_tasks", "_wake")
 
     def __init__(self, store: JobStore, execution: JobExecution, capacity: JobCapacity, config: Callable[[], JobsConfig], *,
-                 clock: Clock, rng: Rng, sink: Sink) -> None:
-        """config: the settings that are in force."""
+                 clock: Clock, rng: Rng, sink: Sink, report: ReportError) -> None:
+        """config: the settings that are in force. report: gets unexpected exceptions."""
         self._store = store
         self._execution = execution
         self._capacity = capacity
@@ -97,7 +98,8 @@ class JobRunner:
         self._clock = clock
         self._rng = rng
         self._sink = sink
-        self._outcomes = OutcomeWriter(store, rng)
+        self._report = report
+        self._outcomes = OutcomeWriter(store, rng, report)
         self._running: dict[str, RunningJob] = {}
         self._tasks = BackgroundTasks()
         self._loops: list[asyncio.Task[None]] = []  # the claims first
@@ -149,24 +151,25 @@ class JobRunner:
     async def _claim(self, worker: str) -> None:
         n_failures = 0
         while not self._is_draining:
-            self._wake.clear()
-            config = self._config()
-            self._queues.forget_idle(self._clock.now())
-            n_active = sum(not running.is_decided for running in self._running.values())
-            room, is_short = self._capacity.room(self._queues.waiting, config.concurrency - self.n_running,
-                                                 self._queues.idle, n_active=n_active)
-            try:
-                claimed = await self._store.claim(worker, room, config.lease_s) if room else []
+            if await attempt(self._claim_once(worker), self._report):
                 n_failures = 0
-            except StoreUnavailable:
-                n_failures += 1
-                await self._pause(backoff_s(n_failures, RETRY_S, RETRY_CAP_S, self._rng, jitter=0.5))
                 continue
-            for job in claimed:
-                self._start_job(job)
-            self._queues.note_claim(room, claimed)
-            if claimed:
-                continue
+            n_failures += 1
+            await self._pause(backoff_s(n_failures, RETRY_S, RETRY_CAP_S, self._rng, jitter=0.5))
+
+    async def _claim_once(self, worker: str) -> None:
+        """Claim what has room; without any, wait for the next reason to look. Raises StoreUnavailable."""
+        self._wake.clear()
+        config = self._config()
+        self._queues.forget_idle(self._clock.now())
+        n_active = sum(not running.is_decided for running in self._running.values())
+        room, is_short = self._capacity.room(self._queues.waiting, config.concurrency - self.n_running,
+                                             self._queues.idle, n_active=n_active)
+        claimed = await self._store.claim(worker, room, config.lease_s) if room else []
+        for job in claimed:
+            self._start_job(job)
+        self._queues.note_claim(room, claimed)
+        if not claimed:
             await self._pause(ROOM_POLL_S if is_short else POLL_S)
 
     async def _pause(self, seconds: float) -> None:
@@ -177,18 +180,19 @@ class JobRunner:
     async def _listen(self) -> None:
         """Wake the claims at new work."""
         while True:
-            began_at = self._clock.now()
-            try:
-                await self._store.wait(WORK, POLL_S)
-            except StoreUnavailable:
+            if not await attempt(self._listen_once(), self._report):
                 await asyncio.sleep(POLL_S)
-                continue
-            if self._clock.now() - began_at >= POLL_S:
-                continue
-            self._queues.idle.clear()
-            self._wake.set()
-            if self._running:
-                self._heartbeat_now.set()
+
+    async def _listen_once(self) -> None:
+        """Raises StoreUnavailable."""
+        began_at = self._clock.now()
+        await self._store.wait(WORK, POLL_S)
+        if self._clock.now() - began_at >= POLL_S:
+            return
+        self._queues.idle.clear()
+        self._wake.set()
+        if self._running:
+            self._heartbeat_now.set()
 
     def _start_job(self, claimed: ClaimedJob) -> None:
         running = RunningJob(claimed, self._clock.now())
@@ -246,14 +250,15 @@ class JobRunner:
                     await self._heartbeat_now.wait()
             await asyncio.sleep(max(0.0, beat_at + CANCEL_CHECK_S - self._clock.now()))
             beat_at = self._clock.now()
-            held = [HeldJob(job_id, running.claimed.job.token) for job_id, running in self._running.items()]
-            if not held:
-                continue
-            try:
-                self._stop_jobs(await self._store.extend(worker, held, config.lease_s))
-            except StoreUnavailable:
+            if not await attempt(self._beat_once(worker, config.lease_s), self._report):
                 await asyncio.sleep(min(CANCEL_CHECK_S, config.heartbeat_s))
                 self._heartbeat_now.set()
+
+    async def _beat_once(self, worker: str, lease_s: float) -> None:
+        """Raises StoreUnavailable."""
+        held = [HeldJob(job_id, running.claimed.job.token) for job_id, running in self._running.items()]
+        if held:
+            self._stop_jobs(await self._store.extend(worker, held, lease_s))
 
     def _stop_jobs(self, heartbeat: Heartbeat) -> None:
         for job_id in heartbeat.lost:

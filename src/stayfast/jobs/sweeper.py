@@ -5,14 +5,13 @@ Several sweepers do no harm: each change happens once, in the store.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from stayfast.core.events import JobsSwept, Sink
 from stayfast.core.jobs import QueueDepth
+from stayfast.jobs.attempts import ReportError, attempt
 from stayfast.jobs.config import JobsConfig
 from stayfast.jobs.presence import WorkerPresence
 from stayfast.jobs.service import WORK, job_topic
-from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import FileBodies, JobStore
 
 SWEEP_S = 3.0
@@ -23,27 +22,33 @@ OnDepths = Callable[[Sequence[QueueDepth]], None]
 class JobSweeper:
     """Belongs to one loop."""
 
-    __slots__ = ("_config", "_files", "_on_depths", "_presence", "_sink", "_store")
+    __slots__ = ("_config", "_files", "_n_changes", "_on_depths", "_presence", "_report", "_sink", "_store")
 
     def __init__(self, store: JobStore, files: FileBodies, presence: WorkerPresence, config: Callable[[], JobsConfig], *,
-                 sink: Sink, on_depths: OnDepths) -> None:
+                 sink: Sink, on_depths: OnDepths, report: ReportError) -> None:
+        """report: gets unexpected exceptions."""
         self._store = store
         self._files = files
         self._presence = presence
         self._config = config
         self._sink = sink
         self._on_depths = on_depths
+        self._report = report
+        self._n_changes = 0  # in the store, of the last turn
 
     async def run(self, *, sweeps: bool) -> None:
         """Until cancelled. sweeps: False: another process of this machine sweeps; only the queue's figures are read."""
         while True:
-            n_changes = 0
-            with suppress(StoreUnavailable):
-                if sweeps:
-                    n_changes = await self.recover() + await self._sweep()
-                self._on_depths(await self._store.depths())
-            if n_changes < MUCH:
+            self._n_changes = 0
+            await attempt(self._turn(sweeps=sweeps), self._report)
+            if self._n_changes < MUCH:
                 await asyncio.sleep(SWEEP_S)
+
+    async def _turn(self, *, sweeps: bool) -> None:
+        """Raises StoreUnavailable."""
+        if sweeps:
+            self._n_changes = await self.recover() + await self._sweep()
+        self._on_depths(await self._store.depths())
 
     async def recover(self) -> int:
         """Put back the jobs of dead workers of this machine; returns how many. Raises StoreUnavailable."""

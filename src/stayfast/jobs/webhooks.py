@@ -18,6 +18,7 @@ from stayfast.core.errors import StayfastError
 from stayfast.core.events import Sink
 from stayfast.core.jobs import Report
 from stayfast.http.client.client import HttpClient, HttpConfig
+from stayfast.jobs.attempts import ReportError, attempt
 from stayfast.jobs.config import WebhookConfig
 from stayfast.jobs.service import sleep_until_notified
 from stayfast.policy.resilience.retry import backoff_s
@@ -40,8 +41,10 @@ class WebhookSender:
     """Sends the reports of one store. Several processes may each run one; a lease prevents double work."""
 
     def __init__(self, store: JobStore, reports: ReportStore, receivers: Sequence[WebhookConfig], worker: str, *,
-                 clock: Clock, rng: Rng, sink: Sink) -> None:
+                 clock: Clock, rng: Rng, sink: Sink, report: ReportError) -> None:
+        """report: gets unexpected exceptions."""
         self._store = store
+        self._report_error = report
         self._reports = reports
         self._worker = worker
         self._clock = clock
@@ -51,17 +54,22 @@ class WebhookSender:
     async def run(self) -> None:
         """Send until cancelled."""
         while True:
-            try:
-                n_sent = await self.send_due()
-            except StoreUnavailable:
-                n_sent = 0
-            if not n_sent:
-                await sleep_until_notified(self._store, REPORTS, _POLL_S)
+            if not await attempt(self._turn(), self._report_error):
+                await asyncio.sleep(_POLL_S)
+
+    async def _turn(self) -> None:
+        """Raises StoreUnavailable."""
+        if not await self.send_due():
+            await sleep_until_notified(self._store, REPORTS, _POLL_S)
 
     async def send_due(self) -> int:
         """Send the reports that are due; returns how many there were. Raises StoreUnavailable."""
         due = await self._reports.claim_reports(self._worker, _N_AT_ONCE, _LEASE_S)
-        await asyncio.gather(*(self._send(report) for report in due))
+        for failure in await asyncio.gather(*(self._send(report) for report in due), return_exceptions=True):
+            if isinstance(failure, StoreUnavailable):
+                raise failure
+            if failure is not None:  # one report must not stop the others; it is sent again after its lease
+                self._report_error(failure)
         return len(due)
 
     async def _send(self, report: Report) -> None:

@@ -22,6 +22,7 @@ from tests.unit.jobs.batch_rig import (
     fails_odd,
     good_line,
     parse_lines,
+    raise_error,
     results_of,
 )
 
@@ -219,7 +220,7 @@ def test_sweeper_deletes_the_contents_of_expired_files(tmp_path: Path) -> None:
             expired = await rig.add_file(b"x", expires_s=-1.0)
             stays = await rig.add_file(b"x")
             sweeper = JobSweeper(rig.store, rig.files, WorkerPresence(tmp_path / "workers"), lambda: rig.config,
-                                 sink=RecordingSink(), on_depths=lambda _: None)
+                                 sink=RecordingSink(), on_depths=lambda _: None, report=raise_error)
             sweeping = asyncio.create_task(sweeper.run(sweeps=True))
             while (await rig.store.sweep(max_claims=3)).expired_files:
                 await asyncio.sleep(0.01)

@@ -40,7 +40,7 @@ async def measure_full_disk(processes: Processes, n_lines: int) -> tuple[tuple[F
     if sys.platform != "linux":
         return (), "the full disk needs a mount namespace, which only Linux has"
     try:
-        upstream = await processes.start("-m", "stayfast.lab.harness.echo_upstream", str(DELAY_S))
+        upstream = await processes.start("-m", "stayfast.lab.harness.answer_upstream", str(DELAY_S))
         async with batch_gateway(processes, upstream, launcher=launcher, jobs={"concurrency": N_AT_ONCE}) as gateway:
             return await _fill_and_submit(gateway, n_lines), None
     except SetUpFailed as error:

@@ -56,7 +56,7 @@ class BatchRunClaim:
     async def run(self, conditions: Conditions) -> Finding:
         n_lines = conditions.choose(self.full, self.quick).n
         async with Processes() as processes:
-            upstream = await processes.start("-m", "stayfast.lab.harness.echo_upstream", str(DELAY_S))
+            upstream = await processes.start("-m", "stayfast.lab.harness.answer_upstream", str(DELAY_S))
             runs = []
             for number, n_kills in enumerate((0, self.n_kills)):
                 conditions.report_progress(f"{n_lines} lines" + (f", {n_kills} kills" if n_kills else ""))

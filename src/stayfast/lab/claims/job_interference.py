@@ -100,7 +100,7 @@ async def run_shared_engine(loop: SimLoop, seconds: float, seed: int, capacity: 
         store, config, current = queue.store.as_store(), JobsConfig(), observers.current
         execution = JobExecution(current.serve, store, lambda: config, clock=loop, rng=Random(seed))
         runner = JobRunner(store, execution, capacity(current, loop), lambda: config, clock=loop, rng=Random(seed),
-                           sink=observers.sink)
+                           sink=observers.sink, report=raise_error)
         runner.start("virtual:1:1")
         await queue.fill()
     ttft_s: dict[int, float] = {}
@@ -179,3 +179,8 @@ def make_finding(alone: EngineRun, shared: EngineRun, seconds: float, least_jobs
         Figure.count("jobs that failed", shared.n_failed_jobs),
         Figure.count("interactive requests that failed", alone.ttft_s.count(inf) + shared.ttft_s.count(inf)),
     ))
+
+
+def raise_error(error: BaseException) -> None:
+    """Nothing unexpected happens here."""
+    raise error

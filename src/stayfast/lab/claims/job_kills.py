@@ -133,7 +133,7 @@ class KillTrial:
         self._n_submitted = 0
         self._is_over = False
         self._kinds: Counter[str] = Counter()
-        self._claims: dict[str, int] = {}  # of each question's job
+        self.claims: dict[str, int] = {}  # of each question's job
         self.problems: Counter[str] = Counter()
 
     async def run(self, lines: bytes, conditions: Conditions) -> BatchOutcome:
@@ -181,7 +181,7 @@ class KillTrial:
         if reply.status != HTTPStatus.OK or job["status"] != "completed":
             self.problems["accepted jobs without an answer"] += 1
             return
-        self._claims[question] = job["attempts"]
+        self.claims[question] = job["attempts"]
         result = msgspec.json.decode((await self._fleet.send("GET", f"/v1/jobs/{job_id}/result")).body)
         text = result["choices"][0]["message"]["content"]
         if text != " ".join(answer_words(question)):
@@ -217,7 +217,7 @@ class KillTrial:
         for call in calls:
             by_question.setdefault(call.question, []).append(call)
         points: Counter[str] = Counter()
-        for question, n_claims in self._claims.items():
+        for question, n_claims in self.claims.items():
             made = by_question.get(question, [])
             points[CLAIMED] += max(0, n_claims - len(made))
             for call in made[:-1]:

@@ -6,6 +6,7 @@ the first one had come. It speaks chat completions, whole or streamed.
     python -m stayfast.lab.harness.answer_upstream SECONDS     how long each answer takes
 
     GET /_calls     {"calls": [{"question": "...", "n_chunks": 8, "is_complete": true}, ...]}
+    GET /_count     how many calls there were
 """
 
 import asyncio
@@ -81,6 +82,8 @@ class _AnswerPeer(asyncio.Protocol):
         url, body, self._url, self._body = self._url, self._body, b"", b""
         if url == b"/_calls":
             self._write_json(msgspec.json.encode({"calls": self._calls}))
+        elif url == b"/_count":
+            self._write_json(b"%d" % len(self._calls))
         elif url.endswith(b"/models"):
             self._write_json(b'{"object":"list","data":[]}')
         else:

@@ -35,7 +35,7 @@ class BatchGateway:
         """launcher: arguments of Python that come before those of the gateway. jobs: its settings of jobs."""
         self._processes = processes
         self._upstream = upstream
-        settings = gateway_settings({"echo": f"{upstream.url}/v1"})
+        settings = gateway_settings({"up": f"{upstream.url}/v1"})
         settings["jobs"] = {"path": str(folder), **jobs}
         self._launcher = launcher
         self._settings = processes.write_file(settings)
@@ -103,7 +103,7 @@ class BatchGateway:
 
     async def n_calls(self) -> int:
         """Calls that the upstream has received."""
-        return int(await self._upstream.get("/calls"))
+        return int(await self._upstream.get("/_count"))
 
     def _upload(self, n_lines: int, prefix: str) -> tuple[int, bytes]:
         assert self.server is not None

@@ -33,8 +33,7 @@ MAX_PAGE = 100
 MIN_RETRY_S, MAX_RETRY_S = 1, 60
 _STATES = {state.value: state for state in JobState}
 _SINGLE_DOORS = (Door.JOBS, Door.ASYNC, Door.RESPONSES, Door.STREAM)
-_ENDED_WITHOUT_ANSWER = {JobState.CANCELLED: HTTPStatus.CONFLICT, JobState.EXPIRED: HTTPStatus.GATEWAY_TIMEOUT,
-                         JobState.DEAD: HTTPStatus.BAD_GATEWAY, JobState.FAILED: HTTPStatus.BAD_GATEWAY}
+_WITH_ANSWER = (JobState.COMPLETED, JobState.FAILED)  # an error is an answer, too
 
 
 class JobEndpoints:
@@ -88,19 +87,19 @@ class JobEndpoints:
             raise Rejected("The job has not ended. Ask again later, or read its events.", status=409,
                            code="job_not_finished", param="id", retry_after_s=MIN_RETRY_S)
         result = await self._service.result(job)
-        if result is None or not result.body:
-            status = _ENDED_WITHOUT_ANSWER.get(job.state, HTTPStatus.NOT_FOUND)
-            raise Rejected(end_message(job.state), status=status, code=f"job_{job.state.value}", param="id")
+        if result is None or not result.body or job.state not in _WITH_ANSWER:
+            raise Rejected(end_message(job.state), status=409, code=f"job_{job.state.value}", param="id")
         return result_reply(result)
 
     async def events(self, request: EndpointRequest) -> EndpointReply:
-        """The stream of a job, after `last-event-id` or `?after=`. Raises Rejected: 400 for a job without a stream, 410 for
+        """The stream of a job, after `last-event-id` or `?after=`. Raises Rejected: 404 for a job without a stream, 410 for
         a position that is no longer stored.
         """
         job = await self._find(request)
         if not job.is_stream:
             raise Rejected("The job has no events: its body does not set stream to true. "
-                           f"GET /v1/jobs/{job.id}/result has its answer.", code="job_not_streamed", param="id")
+                           f"GET /v1/jobs/{job.id}/result has its answer.", status=404, code="job_not_streamed",
+                           param="id")
         after = request.query.get("after", request.headers.get("last-event-id"))
         epoch, after_n = parse_event_id(after) if after else (None, -1)
         stream = EventStream(self._service, job, after_n, self._current.config.sse_keepalive_s, request.request_id,
