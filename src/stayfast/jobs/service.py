@@ -226,8 +226,8 @@ def store_error(error: StoreUnavailable) -> StayfastError:
     if isinstance(error, StoreFull):
         return Shed("No space is left for new jobs. Accepted jobs go on.", reason="jobs_full", code="jobs_full",
                     retry_after_s=FULL_RETRY_S)
-    return Shed("The store of jobs is unavailable.", reason="jobs_unavailable", code="jobs_unavailable",
-                retry_after_s=UNAVAILABLE_RETRY_S)
+    return Shed("The store of jobs is unavailable. Try again later; requests without jobs are served.",
+                reason="jobs_unavailable", code="jobs_unavailable", retry_after_s=UNAVAILABLE_RETRY_S)
 
 
 async def sleep_until_notified(store: JobStore, topic: str, timeout_s: float) -> None:
