@@ -1,5 +1,7 @@
 """The section `jobs` of a settings file."""
 
+import sys
+
 import pytest
 
 from stayfast.lab.simulated.settings import KINDS
@@ -35,3 +37,11 @@ def test_jobs_bad_value_is_named_with_what_to_write(section: str, where: str, me
     assert where in str(caught.value)
     assert message in str(caught.value)
     assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("jobs", "where"), [("store: 'postgres://h/db'", "store"), ("wake: 'redis://h'", "wake")])
+def test_jobs_store_without_package_is_refused(jobs: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And says how to get it."""
+    monkeypatch.setattr(sys.modules["stayfast.settings.consistency"], "find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=rf"jobs\.{where}: needs a package .* pip install '\.\[(postgres|redis)\]'"):
+        read(f"jobs: {{{jobs}}}\n")

@@ -122,6 +122,8 @@ class Committer:
             request = decode_request(message)
             if request.method == "!":
                 self.store.topics.notify(decode_text(request.arguments))
+            elif request.method == "?":
+                connection.send(encode(ReplyMessage(NOTIFIED, "", request.arguments)))
             elif request.method in ("+", "-"):
                 self._change_wait(connection, request.method, decode_text(request.arguments))
             else:

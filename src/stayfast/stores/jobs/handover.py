@@ -43,7 +43,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Method = Callable[Concatenate[SqliteJobStore, P], Awaitable[T]]
 
-PATIENCE_S: Final = 10.0  # longest time without a committer; then StoreUnavailable
+PATIENCE_S: Final = 5.0  # longest time without a committer; then StoreUnavailable
 ELECTION_POLL_S: Final = 0.02
 
 
