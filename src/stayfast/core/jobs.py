@@ -104,8 +104,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
 class Submitted(msgspec.Struct, frozen=True):
     """is_new: False if an earlier submission had the same idempotency key; then `job` is that one. is_conflict: its request
-    was another one. n_ahead: how many queued jobs of its route run before a new one, if the store counted them when it stored
-    it; None: `JobStore.count_ahead` counts them.
+    was another one. n_ahead: how many queued jobs of its route run before a new one, if the store counted them in the same
+    transaction; None: `JobStore.count_ahead` counts them.
     """
 
     job: Job

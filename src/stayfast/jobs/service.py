@@ -71,8 +71,8 @@ class JobService:
         return structs.replace(job, is_reported=True)
 
     async def _count_unfinished(self, tenant: str | None, n_new: int) -> int:
-        """The unfinished jobs of a tenant, before n_new are added: a figure of the store that is at most COUNT_S old, and what
-        this process has added since. A figure that is too high for n_new is read again.
+        """The unfinished jobs of a tenant, before n_new are added: the store's figure, at most COUNT_S old, and what this
+        process has added since. A figure that is too high for n_new is read again.
         """
         now = self.clock.now()
         if now - self._counted_at >= COUNT_S:

@@ -20,8 +20,8 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class CallMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """method: of the store, or `+`, `-` and `!` with a topic: wait for its next notification, and no longer; notify it. These
-    three have no reply. `arguments`: all of them, in the order of the signature.
+    """method: of the store, or `+`, `-`, `!` with a topic: wait for its next notification, no longer, notify it; these have
+    no reply. `arguments`: all of them, in the order of the signature.
     """
 
     number: int  # from 1
