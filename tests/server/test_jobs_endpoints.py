@@ -263,6 +263,21 @@ def test_too_many_queued_jobs_are_refused_with_retry_after() -> None:
     uvloop.run(main())
 
 
+def test_jobs_that_end_make_room_at_once_and_counts_are_read_rarely() -> None:
+    """The count of a key is read once a second, and whenever it seems to be used up."""
+
+    async def main() -> None:
+        async with serving_jobs(JobsConfig(max_queued=20)) as (running, store):
+            client = await running.connect()
+            ids = [(await submit(client))[2]["id"] for _ in range(15)]
+            assert store.n_counted < 15
+            for job_id in ids[:10]:
+                store.change(job_id, state=JobState.COMPLETED)
+            assert [(await submit(client))[0] for _ in range(16)] == [202] * 15 + [429]
+
+    uvloop.run(main())
+
+
 def test_gateway_without_store_answers_503_and_wrong_methods_405() -> None:
     """The paths exist; an unknown path below them is a 404; the reason is stated."""
 
