@@ -61,6 +61,7 @@ from stayfast.server.paths import (
     wrong_method_error,
 )
 from stayfast.server.reported_stream import ReportedStream
+from stayfast.server.sockets.counts import SocketCounts
 from stayfast.server.sockets.endpoints import allow_origin, answer_socket, check_offer
 from stayfast.server.sockets.hub import SocketHub
 from stayfast.server.sockets.paths import socket_label
@@ -90,7 +91,7 @@ class GatewayApp:
 
     def __init__(self, current: ActiveSystem, *, clock: Clock, sink: Sink, tasks: ConnectionTasks, entropy: bytes,
                  admin_app: AsgiApp, jobs_app: JobsApp, start_trace: StartTrace | None,
-                 held_bytes: HeldBytes | None = None) -> None:
+                 held_bytes: HeldBytes | None = None, socket_counts: SocketCounts | None = None) -> None:
         self.active = current
         self.clock = clock
         self.sink = sink
@@ -101,7 +102,8 @@ class GatewayApp:
         self.start_trace = start_trace  # None: no tracing; the caller's span is passed on
         self.held_bytes = held_bytes if held_bytes is not None else HeldBytes(current.config.max_buffered_bytes)
         self.ids = RequestIds(entropy)
-        self.sockets = SocketHub(current, clock=clock, sink=sink, ids=self.ids, start_trace=start_trace)
+        self.sockets = SocketHub(current, clock=clock, sink=sink, ids=self.ids, start_trace=start_trace,
+                                 counts=socket_counts)
         self.failed_keys = FailedKeys()
         self.date = DateHeader(clock)
 

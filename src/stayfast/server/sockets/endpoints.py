@@ -33,7 +33,7 @@ async def answer_socket(hub: SocketHub, connection: ServerConnection[LlmHttpRequ
     label = socket_label(request) or ""
 
     async def handle(socket: WebSocketConnection) -> None:
-        with hub.counted(label, socket):
+        with hub.counts.counted(label, socket):
             if label == "/v1/responses":
                 await socket.accept(headers=[("x-request-id", request_id)])
                 async with asyncio.TaskGroup() as tasks:

@@ -177,8 +177,7 @@ class _Answer:
         if not self.frame.is_generating:
             check_model(request, current)
             response_id = f"{LOCAL_ID}_{token_hex(16)}"
-            for event in encode_empty_response(request, self.frame.fields, response_id, int(self._hub.clock.wall())):
-                await self._send(event, None)
+            await self._send(encode_empty_response(request, self.frame.fields, response_id, int(self._hub.clock.wall())))
             return
         arrival = read_arrival(self.request_id, began_at, tenant, fields, self._hub.start_trace)
         self.is_served = True
@@ -197,15 +196,16 @@ class _Answer:
     async def _relay(self, reply: Reply) -> None:
         stream, splitter = ReportedStream(reply, Api.RESPONSES), EventSplitter(2 * MAX_HELD_BYTES)
         while (chunk := await stream.next()) is not None:
-            for event, _ in parse_events(splitter, chunk.data):
-                await self._send(event, reply.deadline_at)
+            events = [event for event, _ in parse_events(splitter, chunk.data) if event.startswith(b"{")]  # no [DONE]
+            if events:
+                await self._send(events, reply.deadline_at)
 
-    async def _send(self, event: bytes, until: float | None) -> None:
-        finished = read_finished(event)
+    async def _send(self, events: list[bytes], until: float | None = None) -> None:
+        finished = read_finished(events[-1])
         if finished is not None:
             self._memory.remember(self._fields, self._before, finished)
-        self.n_events += 1
-        await self._socket.send(add_lane(event, self.frame.lane), until=until)
+        self.n_events += len(events)
+        await self._socket.send(*[add_lane(event, self.frame.lane) for event in events], until=until)
 
     async def _continue(self, request: Request, tenant: str | None) -> Request:
         """The request with the conversation that it continues, if that is known here. Raises Rejected."""

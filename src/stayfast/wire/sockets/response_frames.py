@@ -28,6 +28,7 @@ _TEXT: Final = msgspec.json.Decoder(str)
 _TRUE, _FALSE, _NULL = b"true", b"false", b"null"
 _OWN: Final = ("type", "stream_id", "generate", "stream", "background")
 _ENDINGS: Final = ("response.completed", "response.incomplete")
+_COMPLETED, _INCOMPLETE = (f'"{name}"'.encode() for name in _ENDINGS)
 _NOT_SHOWN: Final = ("content-type", "content-length")
 
 
@@ -125,6 +126,8 @@ def add_lane(event: bytes, lane: str | None) -> str:
 
 def read_finished(event: bytes) -> Raw | None:
     """The response in the event that ends it; None for any other event, and for a failed response."""
+    if _COMPLETED not in event and _INCOMPLETE not in event:  # nearly all events
+        return None
     try:
         parsed = _EVENT.decode(event)
     except msgspec.DecodeError:
