@@ -9,6 +9,8 @@ from typing import Any, cast
 import pytest
 
 from stayfast.core.jobs import JobResult, JobState, QueueDepth
+from stayfast.core.setting import Secret
+from stayfast.jobs.config import WebhookConfig
 from stayfast.jobs.outcomes import OutcomeWriter
 from stayfast.jobs.presence import WorkerPresence
 from stayfast.jobs.sweeper import JobSweeper
@@ -180,8 +182,9 @@ def test_webhook_sender_goes_on_after_an_unexpected_exception() -> None:
 
         store = JobsRig(loop, [ANSWER]).store
         reports = FaultyStore(type("Reports", (), {"claim_reports": staticmethod(claim_reports)}), "claim_reports")
-        sender = WebhookSender(store.as_store(), cast("ReportStore", reports), [], "w", clock=loop, rng=Random(1),
-                               sink=RecordingSink(), report=reported.append)
+        hook = WebhookConfig("http://127.0.0.1:9/", Secret("s"))
+        sender = WebhookSender(store.as_store(), cast("ReportStore", reports), lambda: [hook], "w", clock=loop,
+                               rng=Random(1), sink=RecordingSink(), report=reported.append)
         sending = asyncio.create_task(sender.run())
         await asyncio.sleep(20)
         sending.cancel()
