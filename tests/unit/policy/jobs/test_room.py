@@ -11,6 +11,7 @@ from stayfast.policy.jobs.room import (
     MEASURE_S,
     N_BASELINE,
     QUIET_S,
+    SPARSE_S,
     JobAllowance,
     UpstreamUse,
     room_for_jobs,
@@ -135,6 +136,20 @@ def test_allowance_does_not_wait_for_ever_for_a_baseline() -> None:
         now += 1
         allowance.note_interactive(now)
     assert allowance.n_allowed(now, 64) == 1
+
+
+def test_allowance_gives_a_baseline_up_soon_where_requests_are_rare() -> None:
+    """A request every five seconds would stop all jobs for two minutes, and measure nothing."""
+    allowance, now = JobAllowance(0.0), 0.0
+    while now < SPARSE_S:
+        allowance.note_interactive(now)
+        assert allowance.n_allowed(now, 64) == 0
+        now = feed(allowance, now, 0.3, 0, n=1) + 5
+    assert allowance.n_allowed(now, 64) == 1
+    busy = JobAllowance(0.0)
+    busy.note_interactive(0.0)
+    assert busy.n_allowed(0.0, 64) == 0
+    assert busy.n_allowed(feed(busy, 0.0, 0.3, 2, n=N_BASELINE // 2), 64) == 0  # the last jobs still run
 
 
 @given(samples=st.lists(st.tuples(st.floats(0, 100), st.integers(0, 10**6), st.integers(0, 500), st.integers(0, 50),
