@@ -1,15 +1,17 @@
 """Jobs through the gateway: run, retried, cancelled, given back; their streams; a store that is down. On virtual time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 import pytest
 
 from stayfast.core.errors import Fault
 from stayfast.core.events import JobEnded, JobLeaseLost, JobReturned, RequestDone
-from stayfast.core.jobs import JobResult, JobState
+from stayfast.core.jobs import JobState
 from stayfast.jobs.config import JobsConfig
+from stayfast.jobs.service import WORK
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.testing import Fail, Script, ScriptedUpstream, SendText, SimLoop, Wait, run
@@ -201,24 +203,57 @@ def test_a_lost_lease_stops_the_job_and_discards_its_result() -> None:
     drive(main)
 
 
-def test_a_job_that_ends_during_a_heartbeat_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store has its result, and the reply is under way: the heartbeat no longer finds it."""
+def test_a_worker_that_claims_its_own_lost_job_again_holds_the_new_claim() -> None:
+    """As after a pause of the process that is longer than the lease: the sweep and the claim come before the heartbeat."""
     async def main(loop: SimLoop) -> None:
-        rig = JobsRig(loop, [ANSWER])
-        finish = rig.store.finish
-
-        async def finish_slowly(results: Sequence[JobResult]) -> list[bool]:
-            replies = await finish(results)
-            await asyncio.sleep(15)
-            return replies
-
-        monkeypatch.setattr(rig.store, "finish", finish_slowly)
+        rig = JobsRig(loop, [(Wait(100.0), SendText("late")), (Wait(100.0), SendText("again"))])
         async with rig.running() as runner:
             job_id = await rig.submit()
-            await asyncio.sleep(30)
-            assert (rig.state(job_id), runner.n_running) == (JobState.COMPLETED, 0)
+            await asyncio.sleep(1)
+            await rig.store.recover(WORKER)
+            await rig.store.notify(WORK)
+            for _ in range(9):  # leases end, unless heartbeats extend them
+                await asyncio.sleep(10)
+                await rig.store.sweep(max_claims=3)
+                assert runner.n_running == 1
+                assert rig.n_open == 1
+            job = await rig.wait_for_end(job_id)
+        assert (job.state, job.token) == (JobState.COMPLETED, 2)
+        assert text_of_body(rig.result(job_id).body) == "again"
+        assert len(rig.sink.facts_of(JobLeaseLost)) == 1
+
+    drive(main)
+
+
+def test_a_heartbeat_that_meets_the_end_of_its_job_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store ends the job and answers the heartbeat in one transaction; the end is announced all the same."""
+    async def main(loop: SimLoop) -> None:
+        rig = JobsRig(loop, [ANSWER])
+        finish, extend = rig.store.finish, rig.store.extend
+        finished, committed = asyncio.Event(), asyncio.Event()
+
+        async def finish_late(results: Any) -> list[bool]:
+            replies = await finish(results)
+            finished.set()
+            await committed.wait()
+            return replies
+
+        async def extend_after(*args: Any) -> Any:
+            await finished.wait()
+            heartbeat = await extend(*args)
+            committed.set()
+            return heartbeat
+
+        monkeypatch.setattr(rig.store, "finish", finish_late)
+        monkeypatch.setattr(rig.store, "extend", extend_after)
+        async with rig.running():
+            job_id = await rig.submit()
+            await asyncio.sleep(0.1)
+            await rig.store.notify(WORK)  # a heartbeat
+            await asyncio.sleep(5)
+        assert rig.state(job_id) is JobState.COMPLETED
+        assert len(rig.sink.facts_of(JobEnded)) == 1
         assert not rig.sink.facts_of(JobLeaseLost)
-        assert [ended.state for ended in rig.sink.facts_of(JobEnded)] == [JobState.COMPLETED]
 
     drive(main)
 

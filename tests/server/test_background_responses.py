@@ -58,8 +58,9 @@ def test_background_response_is_queued_then_completed() -> None:
     async def main() -> None:
         async with serving_jobs() as (running, store):
             client = await running.connect()
-            status, _, created = await create(client)
+            status, headers, created = await create(client)
             assert (status, created["status"], created["id"][:7]) == (200, "queued", "resp_sf")
+            assert headers["retry-after"] == "3"
             assert not running.backend.gateway.seen
             assert "background" not in json.loads(store.new[created["id"]].body)
             assert store.new[created["id"]].keep_s == 600
@@ -224,6 +225,7 @@ def test_prefer_respond_async_answers_202_with_location() -> None:
             status, headers, job = await respond_later(client, "respond-async")
             assert (status, headers["location"]) == (202, f"/v1/jobs/{job['id']}")
             assert (headers["preference-applied"], "retry-after" in headers) == ("respond-async", True)
+            assert headers["retry-after"] == "3"
             assert not running.backend.gateway.seen
             status, headers, _ = await respond_later(client, "return=minimal, wait=10")
             assert (status, "preference-applied" in headers) == (200, False)

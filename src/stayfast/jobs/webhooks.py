@@ -6,7 +6,7 @@ with jitter, for about three days (OpenAI's own time); then the report is listed
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from http import HTTPStatus
 from urllib.parse import urlsplit
@@ -40,16 +40,19 @@ _MAX_REPLY_BYTES = 16 * 1024
 class WebhookSender:
     """Sends the reports of one store. Several processes may each run one; a lease prevents double work."""
 
-    def __init__(self, store: JobStore, reports: ReportStore, receivers: Sequence[WebhookConfig], worker: str, *,
+    def __init__(self, store: JobStore, reports: ReportStore, configs: Callable[[], Sequence[WebhookConfig]], worker: str, *,
                  clock: Clock, rng: Rng, sink: Sink, report: ReportError) -> None:
-        """report: gets unexpected exceptions."""
+        """configs: the receivers that are in force, also after a reload. report: gets unexpected exceptions."""
         self._store = store
         self._report_error = report
         self._reports = reports
         self._worker = worker
         self._clock = clock
         self._rng = rng
-        self._receivers = [WebhookReceiver(config, clock, sink) for config in receivers]
+        self._sink = sink
+        self._get_configs = configs
+        self._configs: Sequence[WebhookConfig] = ()
+        self._receivers: list[WebhookReceiver] = []
 
     async def run(self) -> None:
         """Send until cancelled."""
@@ -59,11 +62,14 @@ class WebhookSender:
 
     async def _turn(self) -> None:
         """Raises StoreUnavailable."""
-        if not await self.send_due():
+        if not self._get_configs():
+            await asyncio.sleep(_POLL_S)
+        elif not await self.send_due():
             await sleep_until_notified(self._store, REPORTS, _POLL_S)
 
     async def send_due(self) -> int:
         """Send the reports that are due; returns how many there were. Raises StoreUnavailable."""
+        self._use(self._get_configs())
         due = await self._reports.claim_reports(self._worker, _N_AT_ONCE, _LEASE_S)
         for failure in await asyncio.gather(*(self._send(report) for report in due), return_exceptions=True):
             if isinstance(failure, StoreUnavailable):
@@ -71,6 +77,13 @@ class WebhookSender:
             if failure is not None:  # one report must not stop the others; it is sent again after its lease
                 self._report_error(failure)
         return len(due)
+
+    def _use(self, configs: Sequence[WebhookConfig]) -> None:
+        """Send to these from now on."""
+        if configs != self._configs:
+            self.close()
+            self._configs = configs
+            self._receivers = [WebhookReceiver(config, self._clock, self._sink) for config in configs]
 
     async def _send(self, report: Report) -> None:
         tenant, kind = await self._describe(report)

@@ -84,7 +84,7 @@ class Doors:
         path, _, query = path.partition("?")
         found = self.table.find(path)
         assert found is not None, path
-        by_method, parameters, _ = found
+        by_method, parameters = found
         parts = body if isinstance(body, list) else [json.dumps(body).encode() if isinstance(body, dict) else body]
         return await by_method[method].handler(EndpointRequest(
             method=method, path=path, parameters=parameters, query=dict(parse_qsl(query, keep_blank_values=True)),

@@ -20,8 +20,9 @@ means of blocks of neighbours, because requests in one burst are slow together:
 
 The target is 5 % for first tokens, half of what is promised for the p99, and 10 % for gaps. Without interactive requests for
 QUIET_S, `allowed` grows fourfold a second, up to the limit; the next one brings it back to its last value. What is usual is
-measured every BASELINE_S, with no new jobs until N_BASELINE samples without jobs have come, or MEASURE_S have passed. Where
-requests are too rare for even a quarter of that, it is given up after SPARSE_S: one chat must not stop all jobs for minutes.
+measured every BASELINE_S, with no new jobs until N_BASELINE samples without jobs have come, or MEASURE_S have passed. Fewer
+than BLOCK interactive requests since the last quiet time start no measurement: one request must not stop all jobs. Where
+requests are too rare for even a quarter of the samples, it is given up after SPARSE_S.
 Source: LEDBAT (RFC 6817): delay above a base delay as the signal, a window that grows by at most one, a base that is renewed
 every 10 minutes. TCP-LP (Kuzmanovic and Knightly, 2003): back off early. Regression and evidence are ours, because the base
 delay of an engine depends on load and prompt, and varies by itself.
@@ -191,7 +192,7 @@ class JobAllowance:
     """The scavenger of one upstream. Pure state; instants are monotonic seconds."""
 
     __slots__ = ("_base_at", "_first_token", "_gap", "_has_cut", "_interactive_at", "_is_measuring", "_measure_until",
-                 "_n_all", "_n_quiet", "_quiet_at", "_quiet_floor", "_window_at", "allowed", "excess")
+                 "_n_all", "_n_interactive", "_n_quiet", "_quiet_at", "_quiet_floor", "_window_at", "allowed", "excess")
 
     def __init__(self, now: float) -> None:
         self.allowed = START_ALLOWED
@@ -202,6 +203,7 @@ class JobAllowance:
         self._base_at = -inf  # of the baseline
         self._is_measuring = False
         self._measure_until = -inf
+        self._n_interactive = 0  # requests since the last quiet time
         self._n_all = 0  # samples since the measurement began
         self._n_quiet = 0  # those of them without jobs
         self._interactive_at = -inf
@@ -211,6 +213,7 @@ class JobAllowance:
 
     def note_interactive(self, now: float) -> None:
         """An interactive request arrived: what a quiet time allowed is over."""
+        self._n_interactive = 1 if self.is_quiet(now) else self._n_interactive + 1
         self._interactive_at = now
         if self._quiet_floor is not None:
             self.allowed, self._quiet_floor = self._quiet_floor, None
@@ -254,7 +257,7 @@ class JobAllowance:
             is_sparse = measured_s >= SPARSE_S and self._n_all < _SPARSE_PER_S * measured_s
             if is_sparse or now >= self._measure_until:  # too few requests: the old baseline, or none, must do
                 self._is_measuring, self._base_at = False, now
-        elif now - self._base_at >= BASELINE_S:
+        elif now - self._base_at >= BASELINE_S and self._n_interactive >= BLOCK:
             self._is_measuring, self._measure_until = True, now + MEASURE_S
             self._n_all = self._n_quiet = 0
         return self._is_measuring

@@ -74,8 +74,8 @@ class LlmDoors:
         terms = JobTerms(idempotency_key=_idempotency_key(inbound),
                          keep_s=None if is_stored else service.config.keep_responses_s)
         without = msgspec.structs.replace(request, body=to_job_body(request.body))
-        job = await service.submit_one(self._make_job(without, Door.RESPONSES, terms, arrival,
-                                                      new_id(RESPONSE_ID, self._clock.wall())))
+        job = (await service.submit_one(self._make_job(without, Door.RESPONSES, terms, arrival,
+                                                       new_id(RESPONSE_ID, self._clock.wall())))).job
         if job.is_stream:
             return await stream_response(service, self._current, job, -1, arrival.request_id)
         return await describe_response(service, job)
@@ -84,7 +84,7 @@ class LlmDoors:
                              preference: AsyncPreference) -> EndpointReply:
         check_model(request, self._current)
         terms = JobTerms(idempotency_key=_idempotency_key(inbound))
-        job = await service.submit_one(self._make_job(request, Door.ASYNC, terms, arrival, None))
+        job = (await service.submit_one(self._make_job(request, Door.ASYNC, terms, arrival, None))).job
         if preference.wait_s and not job.state.is_final:
             job = await service.wait(job.id, arrival.tenant, preference.wait_s)
         applied = (("preference-applied", preference.applied), ("vary", "prefer"))
