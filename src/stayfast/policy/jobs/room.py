@@ -21,7 +21,8 @@ means of blocks of neighbours, because requests in one burst are slow together:
 The target is 5 % for first tokens, half of what is promised for the p99, and 10 % for gaps. Without interactive requests for
 QUIET_S, `allowed` grows fourfold a second, up to the limit; the next one brings it back to its last value. What is usual is
 measured every BASELINE_S, with no new jobs until N_BASELINE samples without jobs have come, or MEASURE_S have passed. Fewer
-than BLOCK interactive requests since the last quiet time start no measurement: one request must not stop all jobs.
+than BLOCK interactive requests since the last quiet time start no measurement: one request must not stop all jobs. Where
+requests are too rare for even a quarter of the samples, it is given up after SPARSE_S.
 Source: LEDBAT (RFC 6817): delay above a base delay as the signal, a window that grows by at most one, a base that is renewed
 every 10 minutes. TCP-LP (Kuzmanovic and Knightly, 2003): back off early. Regression and evidence are ours, because the base
 delay of an engine depends on load and prompt, and varies by itself.
@@ -48,6 +49,8 @@ LARGEST_CUT, SMALLEST_CUT = 0.5, 0.9
 BASELINE_S = 600.0
 MEASURE_S = 120.0
 N_BASELINE = 300
+SPARSE_S = 10.0
+_SPARSE_PER_S = N_BASELINE / MEASURE_S / 4
 RESERVE_SHARE = 0.25
 START_ALLOWED = 1.0
 MOST_ALLOWED = 10_000.0
@@ -189,7 +192,7 @@ class JobAllowance:
     """The scavenger of one upstream. Pure state; instants are monotonic seconds."""
 
     __slots__ = ("_base_at", "_first_token", "_gap", "_has_cut", "_interactive_at", "_is_measuring", "_measure_until",
-                 "_n_interactive", "_n_quiet", "_quiet_at", "_quiet_floor", "_window_at", "allowed", "excess")
+                 "_n_all", "_n_interactive", "_n_quiet", "_quiet_at", "_quiet_floor", "_window_at", "allowed", "excess")
 
     def __init__(self, now: float) -> None:
         self.allowed = START_ALLOWED
@@ -201,7 +204,8 @@ class JobAllowance:
         self._is_measuring = False
         self._measure_until = -inf
         self._n_interactive = 0  # requests since the last quiet time
-        self._n_quiet = 0  # samples without jobs since the measurement began
+        self._n_all = 0  # samples since the measurement began
+        self._n_quiet = 0  # those of them without jobs
         self._interactive_at = -inf
         self._quiet_at = now  # until when growth without traffic is counted
         self._quiet_floor: float | None = None  # `allowed` before the quiet time
@@ -225,6 +229,7 @@ class JobAllowance:
         if ttft_s <= 0:
             return
         self._first_token.add(ttft_s, n_tokens, n_interactive, n_jobs)
+        self._n_all += 1
         if not n_jobs:
             self._n_quiet += 1
             if self._n_quiet >= N_BASELINE:
@@ -248,10 +253,13 @@ class JobAllowance:
     def _must_measure(self, now: float) -> bool:
         """Whether a baseline is to be measured first."""
         if self._is_measuring:
-            if now >= self._measure_until:  # too few requests: the old baseline, or none, must do
+            measured_s = now - (self._measure_until - MEASURE_S)
+            is_sparse = measured_s >= SPARSE_S and self._n_all < _SPARSE_PER_S * measured_s
+            if is_sparse or now >= self._measure_until:  # too few requests: the old baseline, or none, must do
                 self._is_measuring, self._base_at = False, now
         elif now - self._base_at >= BASELINE_S and self._n_interactive >= BLOCK:
-            self._is_measuring, self._measure_until, self._n_quiet = True, now + MEASURE_S, 0
+            self._is_measuring, self._measure_until = True, now + MEASURE_S
+            self._n_all = self._n_quiet = 0
         return self._is_measuring
 
     def _grow_quietly(self, now: float, limit: float) -> None:

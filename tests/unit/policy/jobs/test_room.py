@@ -11,6 +11,7 @@ from stayfast.policy.jobs.room import (
     MEASURE_S,
     N_BASELINE,
     QUIET_S,
+    SPARSE_S,
     JobAllowance,
     UpstreamUse,
     room_for_jobs,
@@ -148,6 +149,21 @@ def test_allowance_does_not_wait_for_ever_for_a_baseline() -> None:
         now += 1
         allowance.note_interactive(now)
     assert allowance.n_allowed(now, 64) == 1
+
+
+def test_allowance_gives_a_baseline_up_soon_where_requests_are_rare() -> None:
+    """A request every five seconds would stop all jobs for two minutes, and measure nothing."""
+    allowance, now = JobAllowance(0.0), 0.0
+    for _ in range(BLOCK):
+        now = feed(allowance, now, 0.3, 0, n=1) + 5
+    assert allowance.n_allowed(now, 64) == 0
+    for _ in range(int(SPARSE_S / 5)):
+        now = feed(allowance, now, 0.3, 0, n=1) + 5
+    assert allowance.n_allowed(now, 64) == 1
+    busy = JobAllowance(0.0)
+    now = feed(busy, 0.0, 0.3, 2, n=BLOCK)
+    assert busy.n_allowed(now, 64) == 0
+    assert busy.n_allowed(feed(busy, now, 0.3, 2, n=N_BASELINE // 2), 64) == 0  # the last jobs still run
 
 
 @given(samples=st.lists(st.tuples(st.floats(0, 100), st.integers(0, 10**6), st.integers(0, 500), st.integers(0, 50),
