@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -292,3 +293,21 @@ def test_embedded_jobs_import_needs_no_other_package() -> None:
     """The embedded store is part of the core."""
     code = "import sys, stayfast.stores.jobs.handover; sys.exit('asyncpg' in sys.modules or 'redis' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_embedded_jobs_removed_folder_refuses_submissions(tmp_path: Path) -> None:
+    """SQLite would commit to a file without a name, which the end of the process deletes."""
+    async def main() -> None:
+        folder = tmp_path / "jobs"
+        store = opened(folder)
+        await store.submit([new_job("j1")])
+        shutil.rmtree(folder)
+        with pytest.raises(StoreUnavailable, match="was removed or replaced"):
+            await store.submit([new_job("j2")])
+        folder.mkdir()
+        (folder / "jobs.db").touch()  # another process makes a new one
+        with pytest.raises(StoreUnavailable, match="was removed or replaced"):
+            await store.submit([new_job("j3")])
+        await store.close()
+
+    asyncio.run(main())
