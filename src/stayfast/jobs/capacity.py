@@ -96,7 +96,8 @@ class JobCapacity:
         if common is not None and limit != inf:
             n_in_flight = common.n_effective(n_in_flight, limit)
         use = UpstreamUse(limit, n_in_flight, places.n_jobs, is_waited_for=member.n_waiting > 0)
-        room = room_for_jobs(use, places.allowance.n_allowed(now, limit), is_quiet=places.allowance.is_quiet(now))
+        allowance = places.allowance
+        room = room_for_jobs(use, allowance.n_allowed(now, limit, use.n_jobs), is_quiet=allowance.is_quiet(now))
         if load.share == 0.0:  # its breaker is open, or it is suspended: one job may be the probe
             return min(room, int(load.needs_probe and not places.n_jobs))
         return room

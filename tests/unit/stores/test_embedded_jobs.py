@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -305,6 +306,24 @@ def test_embedded_jobs_submission_counts_the_jobs_before_it(tmp_path: Path) -> N
             new_job("runs", worker="w", lease_s=60.0), new_job("a", tenant="a")])
         assert [one.n_ahead for one in submitted] == [303, 297, None, None, None, None, None]
         assert [await store.count_ahead(job_id) for job_id in ("a", "b")] == [303, 297]
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_embedded_jobs_removed_folder_refuses_submissions(tmp_path: Path) -> None:
+    """SQLite would commit to a file without a name, which the end of the process deletes."""
+    async def main() -> None:
+        folder = tmp_path / "jobs"
+        store = opened(folder)
+        await store.submit([new_job("j1")])
+        shutil.rmtree(folder)
+        with pytest.raises(StoreUnavailable, match="was removed or replaced"):
+            await store.submit([new_job("j2")])
+        folder.mkdir()
+        (folder / "jobs.db").touch()  # another process makes a new one
+        with pytest.raises(StoreUnavailable, match="was removed or replaced"):
+            await store.submit([new_job("j3")])
         await store.close()
 
     asyncio.run(main())

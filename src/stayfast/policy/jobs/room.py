@@ -22,12 +22,15 @@ The target is 5 % for first tokens, half of what is promised for the p99, and 10
 QUIET_S, `allowed` grows fourfold a second, up to the limit; the next one brings it back to its last value. What is usual is
 measured every BASELINE_S, with no new jobs until N_BASELINE samples without jobs have come, or MEASURE_S have passed. Fewer
 than BLOCK interactive requests since the last quiet time start no measurement: one request must not stop all jobs. Where
-requests are too rare for even a quarter of the samples, it is given up after SPARSE_S.
+requests are too rare for even a quarter of the samples, it is given up after SPARSE_S. Where fewer requests than a decision
+needs have come beside jobs in PATIENCE_S, `allowed` grows by a step without one: a trickle of requests would else hold a
+batch at one job for hours.
 Source: LEDBAT (RFC 6817): delay above a base delay as the signal, a window that grows by at most one, a base that is renewed
 every 10 minutes. TCP-LP (Kuzmanovic and Knightly, 2003): back off early. Regression and evidence are ours, because the base
 delay of an engine depends on load and prompt, and varies by itself.
 When wrong: running jobs are never interrupted, so a burst of interactive requests meets the jobs that run, and the first
-requests after a quiet time meet many. It learns from some dozen interactive requests at a time: with few of them, slowly. A
+requests after a quiet time meet many. It learns from some dozen interactive requests at a time: with few of them it lets
+jobs grow before it knows their effect, and a trickle at an engine of one's own may be slowed down until it does. A
 provider whose speed varies by itself looks loaded by jobs, and gets fewer. With a limit of 1 a running job is in the way
 until its end. Processes that share an upstream each keep a window of their own.
 """
@@ -48,6 +51,7 @@ START_GROWTH = 0.25  # of what is allowed, until the first cut
 LARGEST_CUT, SMALLEST_CUT = 0.5, 0.9
 BASELINE_S = 600.0
 MEASURE_S = 120.0
+PATIENCE_S = 30.0
 N_BASELINE = 300
 SPARSE_S = 10.0
 _SPARSE_PER_S = N_BASELINE / MEASURE_S / 4
@@ -242,12 +246,16 @@ class JobAllowance:
         if gap_s > 0:
             self._gap.add(gap_s, 0, n_interactive, n_jobs)
 
-    def n_allowed(self, now: float, limit: float) -> int:
-        """The most jobs that may run now."""
+    def n_allowed(self, now: float, limit: float, n_jobs: int = 0) -> int:
+        """The most jobs that may run now. n_jobs: that run."""
         if self.is_quiet(now):
             self._grow_quietly(now, limit)
         elif self._must_measure(now):
             return 0
+        elif (n_jobs >= floor(self.allowed) and now - self._window_at >= PATIENCE_S
+              and self._first_token.n < N_BLOCKS * BLOCK):
+            self._grow(n_jobs)
+            self._window_at = now
         return floor(min(self.allowed, limit))
 
     def _must_measure(self, now: float) -> bool:
@@ -261,6 +269,12 @@ class JobAllowance:
             self._is_measuring, self._measure_until = True, now + MEASURE_S
             self._n_all = self._n_quiet = 0
         return self._is_measuring
+
+    def _grow(self, n_jobs: int) -> None:
+        """One step, if what is allowed is used."""
+        if n_jobs + 1 >= self.allowed:
+            step = GAIN if self._has_cut else max(GAIN, self.allowed * START_GROWTH)
+            self.allowed = min(MOST_ALLOWED, self.allowed + step)
 
     def _grow_quietly(self, now: float, limit: float) -> None:
         if self._quiet_floor is None:
@@ -279,9 +293,7 @@ class JobAllowance:
             self._has_cut = True
         elif first_token > 0 and (gap > 0 or not self._gap.n):
             self.excess = self._first_token.excess
-            if n_jobs + 1 >= self.allowed:  # it is used
-                step = GAIN if self._has_cut else max(GAIN, self.allowed * START_GROWTH)
-                self.allowed = min(MOST_ALLOWED, self.allowed + step)
+            self._grow(n_jobs)
         else:
             return
         self._window_at = now

@@ -1,6 +1,6 @@
 """How many jobs an upstream has room for."""
 
-from math import inf, log
+from math import floor, inf, log
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -178,3 +178,21 @@ def test_allowance_stays_within_bounds_for_any_samples(samples: list[tuple[float
         allowance.add_first_token(now, ttft_s, n_tokens, n_interactive, n_jobs)
         assert 0 <= allowance.n_allowed(now, limit) <= limit
         assert allowance.allowed >= 1.0
+
+
+def test_allowance_beside_a_trickle_of_requests_grows_without_a_decision() -> None:
+    """A request every ten seconds teaches nothing for minutes; a batch must not stay at one job for that long."""
+    allowance, now, n_measuring = JobAllowance(0.0), 0.0, 0
+    for _ in range(90):
+        n_allowed = allowance.n_allowed(now, 64, floor(allowance.allowed))
+        n_measuring += not n_allowed
+        now = feed(allowance, now, 0.3, n_allowed, n=1) + 10
+    assert allowance.allowed >= 32
+    assert n_measuring <= 6
+
+
+def test_allowance_that_is_not_used_does_not_grow_without_a_decision() -> None:
+    allowance, now = JobAllowance(0.0), 0.0
+    for _ in range(90):
+        assert allowance.n_allowed(now, 64, 0) <= 2
+        now = feed(allowance, now, 0.3, 0, n=1) + 10

@@ -106,6 +106,7 @@ class GroupCommit:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._db: sqlite3.Connection | None = None
+        self._opened: tuple[int, int] | None = None  # the file that is open
         self._opening = threading.Lock()
         self._is_closed = False
         self._pause = threading.Event()
@@ -126,6 +127,7 @@ class GroupCommit:
             if self._db is None:
                 try:
                     self._db = self._connect()
+                    self._opened = self._find_file()
                     if self._headroom is not None:
                         self._headroom.restore()
                 except (sqlite3.Error, OSError) as error:
@@ -189,11 +191,27 @@ class GroupCommit:
         """Execute calls and set their outcomes. Never raises."""
         try:
             db = self.open()
+            self._check_file()
         except StoreUnavailable as error:
             for call in group:
                 call.error = error
             return
         self._execute_part(db, self._refuse_if_full(group))
+
+    def _check_file(self) -> None:
+        """Raises StoreUnavailable if the file was removed or replaced: what is committed to the open one is lost when it is
+        closed. It stays open, because closing it would delete the write-ahead log of another file with its name.
+        """
+        if self._find_file() != self._opened:
+            raise StoreUnavailable(f"{self._name}: the file was removed or replaced; restart the processes that use it")
+
+    def _find_file(self) -> tuple[int, int] | None:
+        """Device and number of the file with the store's name."""
+        try:
+            found = Path(self._name).stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _refuse_if_full(self, group: Sequence[_Call]) -> Sequence[_Call]:
         if self._headroom is None or not self._headroom.is_released or all(call.kind not in self._refused for call in group):
