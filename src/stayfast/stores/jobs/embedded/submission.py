@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from stayfast.core.jobs import BatchState, JobState, NewJob, Submitted
 from stayfast.stores.jobs.embedded import reports
-from stayfast.stores.jobs.embedded.reading import MAX_AHEAD, MAX_BEHIND
+from stayfast.stores.jobs.embedded.reading import MAX_AHEAD
 from stayfast.stores.jobs.embedded.rows import (
     Row,
     decode_job,
@@ -28,6 +28,7 @@ from stayfast.stores.jobs.embedded.rows import (
 MIN_WEIGHT = 1e-6
 _N_COLUMNS = 30
 _CHUNK = 32  # rows of one INSERT: the thread releases the interpreter's lock once for all of them
+_MAX_COUNTED = 64  # jobs behind a new one: above it, counting costs more than the rest of a submission
 _INSERT = sql("INSERT INTO jobs ($job, vft, aged_at, is_deferred, idempotency_key, digest, n) VALUES ")
 _VALUES = f"({', '.join('?' * (_N_COLUMNS + 1))})"
 _INSERT_BODIES = "INSERT INTO bodies (n, headers, body) VALUES "
@@ -160,7 +161,7 @@ def _count_ahead(db: sqlite3.Connection, after_n: int) -> dict[str, int]:
     are not queued or not due, and those with many jobs behind them.
     """
     return {job_id: min(n_queued - 1 - n_behind, MAX_AHEAD)
-            for job_id, n_queued, n_behind in db.execute(_PLACES, (after_n, MAX_BEHIND)) if n_behind < MAX_BEHIND}
+            for job_id, n_queued, n_behind in db.execute(_PLACES, (after_n, _MAX_COUNTED)) if n_behind < _MAX_COUNTED}
 
 
 def _complete(job: NewJob, reply: Submitted, now: float, places: Mapping[str, int]) -> Submitted:
