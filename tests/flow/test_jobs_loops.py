@@ -9,6 +9,8 @@ from typing import Any, cast
 import pytest
 
 from stayfast.core.jobs import JobResult, JobState, QueueDepth
+from stayfast.core.setting import Secret
+from stayfast.jobs.config import WebhookConfig
 from stayfast.jobs.outcomes import OutcomeWriter
 from stayfast.jobs.presence import WorkerPresence
 from stayfast.jobs.sweeper import JobSweeper
@@ -19,6 +21,7 @@ from stayfast.testing import RecordingSink, SendText, SimLoop, Wait, run
 from tests.flow.jobs_rig import JobsRig
 from tests.flow.rig import MODEL
 
+RECEIVER = WebhookConfig("http://127.0.0.1:9/", Secret("s"))
 ANSWER = (Wait(0.5), SendText("four words"))
 
 
@@ -141,8 +144,8 @@ def test_webhook_sender_goes_on_after_an_unexpected_exception() -> None:
 
         store = JobsRig(loop, [ANSWER]).store
         reports = FaultyStore(type("Reports", (), {"claim_reports": staticmethod(claim_reports)}), "claim_reports")
-        sender = WebhookSender(store.as_store(), cast("ReportStore", reports), [], "w", clock=loop, rng=Random(1),
-                               sink=RecordingSink(), report=reported.append)
+        sender = WebhookSender(store.as_store(), cast("ReportStore", reports), lambda: [RECEIVER], "w", clock=loop,
+                               rng=Random(1), sink=RecordingSink(), report=reported.append)
         sending = asyncio.create_task(sender.run())
         await asyncio.sleep(20)
         sending.cancel()

@@ -178,10 +178,9 @@ class JobsHost:
         for _ in range(N_COORDINATORS):
             yield BatchCoordinator(self._get_service, worker, is_known_model=self._is_known_model,
                                    report=parts.report).run()
-        if self.config.webhooks:
-            reports = cast("ReportStore", store)
-            yield WebhookSender(store, reports, self.config.webhooks, worker, clock=parts.clock, rng=parts.rng,
-                                sink=parts.sink, report=parts.report).run()
+        reports = cast("ReportStore", store)
+        yield WebhookSender(store, reports, lambda: self.config.webhooks, worker, clock=parts.clock, rng=parts.rng,
+                            sink=parts.sink, report=parts.report).run()
 
     def gauges(self) -> Samples:
         """The queue's figures, from the process that sweeps; and what each upstream allows."""

@@ -6,7 +6,7 @@ with jitter, for about three days (OpenAI's own time); then the report is listed
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from http import HTTPStatus
 from urllib.parse import urlsplit
@@ -40,16 +40,18 @@ _MAX_REPLY_BYTES = 16 * 1024
 class WebhookSender:
     """Sends the reports of one store. Several processes may each run one; a lease prevents double work."""
 
-    def __init__(self, store: JobStore, reports: ReportStore, receivers: Sequence[WebhookConfig], worker: str, *,
-                 clock: Clock, rng: Rng, sink: Sink, report: ReportError) -> None:
-        """report: gets unexpected exceptions."""
+    def __init__(self, store: JobStore, reports: ReportStore, receivers: Callable[[], Sequence[WebhookConfig]],
+                 worker: str, *, clock: Clock, rng: Rng, sink: Sink, report: ReportError) -> None:
+        """receivers: those of the settings that are in force. report: gets unexpected exceptions."""
         self._store = store
         self._report_error = report
         self._reports = reports
         self._worker = worker
         self._clock = clock
         self._rng = rng
-        self._receivers = [WebhookReceiver(config, clock, sink) for config in receivers]
+        self._sink = sink
+        self._get_receivers = receivers
+        self._receivers: dict[WebhookConfig, WebhookReceiver] = {}
 
     async def run(self) -> None:
         """Send until cancelled."""
@@ -63,7 +65,10 @@ class WebhookSender:
             await sleep_until_notified(self._store, REPORTS, _POLL_S)
 
     async def send_due(self) -> int:
-        """Send the reports that are due; returns how many there were. Raises StoreUnavailable."""
+        """Send the reports that are due; returns how many there were: none without a receiver. Raises StoreUnavailable."""
+        self._update_receivers()
+        if not self._receivers:
+            return 0
         due = await self._reports.claim_reports(self._worker, _N_AT_ONCE, _LEASE_S)
         for failure in await asyncio.gather(*(self._send(report) for report in due), return_exceptions=True):
             if isinstance(failure, StoreUnavailable):
@@ -72,6 +77,15 @@ class WebhookSender:
                 self._report_error(failure)
         return len(due)
 
+    def _update_receivers(self) -> None:
+        """An address whose settings have not changed keeps its connections."""
+        wanted, before = self._get_receivers(), self._receivers
+        self._receivers = {config: before.get(config) or WebhookReceiver(config, self._clock, self._sink)
+                           for config in wanted}
+        for config, receiver in before.items():
+            if config not in self._receivers:
+                receiver.close()
+
     async def _send(self, report: Report) -> None:
         tenant, kind = await self._describe(report)
         if not kind:  # the job is purged, and nothing is left to report
@@ -79,7 +93,7 @@ class WebhookSender:
             return
         body = encode_webhook(report.id, kind, report.subject_id, report.created_at)
         delivered, whys = list(report.delivered), []
-        for receiver in self._receivers:
+        for receiver in self._receivers.values():
             if receiver.digest in delivered or not receiver.wants(tenant, kind):
                 continue
             why = await receiver.send(report.id, body)
@@ -106,7 +120,7 @@ class WebhookSender:
 
     def close(self) -> None:
         """Close the connections to the receivers."""
-        for receiver in self._receivers:
+        for receiver in self._receivers.values():
             receiver.close()
 
 

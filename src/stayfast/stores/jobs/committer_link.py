@@ -1,7 +1,7 @@
 """A process's connection to the one that commits.
 
-Problem: a committer that is stopped, or whose event loop hangs, holds its connections and its lock, so its callers would wait
-as long as for a slow call. Rule: while calls are in flight, a probe is sent every PROBE_S, which the event loop of the
+Problem: a committer that is stopped, or whose event loop hangs, holds its connections and its lock, so its callers would
+wait as long as for a slow call. Rule: while calls are in flight, a probe is sent every PROBE_S, which the event loop of the
 committer replies to whatever its store does. After MAX_SILENT probes in a row without any message the calls in flight fail,
 and new ones fail at once until a message arrives.
 """
