@@ -172,7 +172,7 @@ def test_redis_quota_lost_data_comes_back_from_the_gateways(server: RedisServer)
         grant = await a.send(report(wanted=60.0))
         assert grant is not None
         server.say(b"FLUSHALL")
-        again = await a.send(report(held=60.0, base=(0.0, 60.0), wanted=60.0, full_at_us=grant.full_at_us))
+        again = await a.send(report(spent=60.0, base=(0.0, 60.0), wanted=60.0, full_at_us=grant.full_at_us))
         assert seconds(again) <= SLOW_S
         assert seconds(await b.send(report(wanted=60.0, demand=1e6))) <= SLOW_S
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.policy.fleet.slices import EXACT_EVERY_S, IDLE_S, LOW, SLICE_S, US, CallPace, Lease, LeaseGrant
+from stayfast.policy.fleet.slices import EXACT_EVERY_S, IDLE_S, LOW, SLICE_S, TTL_S, US, CallPace, Lease, LeaseGrant
 from tests.unit.policy.lease_rig import ModelGateway, ModelStore, SentCall
 
 CAPACITY, PER_S = 600.0, 10.0
@@ -230,6 +230,26 @@ def test_call_pace_allows_two_calls_in_a_second() -> None:
     pace.note_call(10.1)
     assert not pace.may_call(11.0)
     assert pace.may_call(11.01)
+
+
+def test_lease_with_an_expired_record_is_charged_for_what_it_spent() -> None:
+    """The store forgets a gateway after TTL_S without a call; its slice stays taken."""
+    fleet = Fleet()
+    gateway = fleet.gateways[0]
+    gateway.spend(50.0, fleet.now)
+    fleet.step("send", 0, 0)
+    fleet.step("arrive", 0, 0)
+    while gateway.spend(10.0, fleet.now):
+        pass
+    fleet.now += TTL_S + 1.0
+    fleet.step("send", 1, 0)  # drops the record
+    fleet.step("arrive", 0, 0)
+    fleet.step("send", 0, 0)
+    fleet.step("arrive", 0, 0)
+    assert gateway.admitted == 400.0
+    taken = sum(each.bucket.stock for each in fleet.gateways)
+    assert gateway.lease.grant is not None
+    assert gateway.lease.grant.level_us / US * PER_S + taken <= CAPACITY - 400.0 + (TTL_S + 1.0) * PER_S + 1e-3
 
 
 def test_lease_low_stock_is_due_before_it_is_empty() -> None:

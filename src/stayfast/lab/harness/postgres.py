@@ -9,6 +9,7 @@ import pwd
 import shutil
 import signal
 import socket
+import sys
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +22,7 @@ from stayfast.lab.harness.processes import children_of
 USER = "postgres"
 START_WITHIN_S = 30.0
 _CHECK_S = 0.1
+_AS_USER = "import os, sys; os.setgroups([]); os.setuid(int(sys.argv[1])); os.execv(sys.argv[2], sys.argv[2:])"
 _OPTIONS = ("listen_addresses=127.0.0.1", "unix_socket_directories=", "shared_buffers=64MB", "max_connections=100",
             "log_min_messages=warning")
 
@@ -45,8 +47,8 @@ class PostgresServer:
         if self._user is not None:
             os.chown(self._folder, self._user, -1)
         made = await asyncio.create_subprocess_exec(
-            self._programs / "initdb", "-D", self._folder / "data", "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C",
-            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, cwd=self._folder, user=self._user)
+            *self._command("initdb"), "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C",
+            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, cwd=self._folder)
         _, errors = await made.communicate()
         if made.returncode:
             raise SetUpFailed(f"initdb failed: {errors.decode(errors='replace')[-300:]}")
@@ -64,9 +66,8 @@ class PostgresServer:
         """Start the server on its data; returns when it accepts connections."""
         options = [part for option in _OPTIONS for part in ("-c", option)]
         self._process = await asyncio.create_subprocess_exec(
-            self._programs / "postgres", "-D", self._folder / "data", "-p", str(self._port), *options,
-            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL, cwd=self._folder, user=self._user,
-            start_new_session=True)
+            *self._command("postgres"), "-p", str(self._port), *options, stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL, cwd=self._folder, start_new_session=True)
         for _ in range(round(START_WITHIN_S / _CHECK_S)):
             if await self._is_ready():
                 return
@@ -80,6 +81,11 @@ class PostgresServer:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         await self._process.wait()
+
+    def _command(self, program: str) -> list[str]:
+        """One of PostgreSQL's programs on the server's data. uvloop cannot start a process of another user."""
+        command = [str(self._programs / program), "-D", str(self._folder / "data")]
+        return command if self._user is None else [sys.executable, "-c", _AS_USER, str(self._user), *command]
 
     async def _is_ready(self) -> bool:
         done = await asyncio.create_subprocess_exec(

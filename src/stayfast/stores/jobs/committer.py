@@ -136,12 +136,13 @@ class Committer:
 
         def wake() -> None:
             waits.pop(topic, None)
+            self.store.topics.mark_seen(topic, connection)
             connection.send(encode(ReplyMessage(NOTIFIED, "", msgspec.Raw(encode(topic)))))
 
         if method == "-":
             if known := waits.pop(topic, None):
                 self.store.topics.remove(topic, known)
-        elif self.store.topics.was_notified(topic):
+        elif self.store.topics.was_notified(topic, connection):
             wake()
         elif topic not in waits:
             waits[topic] = wake
