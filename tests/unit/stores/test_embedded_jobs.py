@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +93,26 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_embedded_jobs_full_disk_lets_accepted_work_end(small_disk: Path) -> None:
-    """The headroom is released: workers claim, append and finish, while submissions are refused."""
-    if not small_disk.is_mount():
-        pytest.skip("only a superuser can mount a small disk")
+    """The headroom is released: workers claim, append and finish."""
+    check_accepted_work_ends(small_disk)
+
+
+def check_accepted_work_ends(small_disk: Path) -> None:
+    """Workers claim, append and finish, while submissions are refused. Where no small disk can be
+    mounted, a limit on the size of files takes its place: the headroom cannot be set aside.
+    """
+    is_mount = small_disk.is_mount()
+    reserve_bytes = (6 if is_mount else 64) * MIB
 
     async def main() -> None:
-        store = opened(small_disk, reserve_bytes=6 * MIB)
-        n_jobs = await fill(store)
+        if is_mount:
+            store = opened(small_disk, reserve_bytes=reserve_bytes)
+            n_jobs = await fill(store)
+        else:
+            before, n_jobs = opened(small_disk), 110
+            await before.submit([new_job(f"j{n}") for n in range(n_jobs)])
+            await before.close()
+            store = opened(small_disk, reserve_bytes=reserve_bytes)
         assert n_jobs > 100
         n_done = 0
         for _ in range(100):
@@ -110,11 +123,17 @@ def test_embedded_jobs_full_disk_lets_accepted_work_end(small_disk: Path) -> Non
             with pytest.raises(StoreFull):
                 await store.submit([new_job(f"more{n_done}")])
         await store.close()
-        again = opened(small_disk, reserve_bytes=6 * MIB)
+        again = opened(small_disk, reserve_bytes=reserve_bytes)
         assert await again.count_unfinished(None) == n_jobs - n_done
         await again.close()
 
-    asyncio.run(main())
+    with nullcontext() if is_mount else small_files(32 * MIB):
+        asyncio.run(main())
+
+
+def test_embedded_jobs_without_headroom_let_accepted_work_end(tmp_path: Path) -> None:
+    """The same in a folder that is no small disk."""
+    check_accepted_work_ends(tmp_path)
 
 
 def test_embedded_jobs_reserve_is_restored_with_space(tmp_path: Path) -> None:
