@@ -47,6 +47,13 @@ class FaultyStore:
         return fail
 
 
+class NoFiles:
+    """Contents of no files."""
+
+    async def remove_orphans(self, _: object) -> int:
+        return 0
+
+
 def drive(main: Callable[[SimLoop], Awaitable[None]]) -> None:
     async def of(loop: SimLoop) -> None:
         await main(loop)
@@ -151,7 +158,7 @@ def test_sweeper_goes_on_after_an_unexpected_exception(tmp_path: Path) -> None:
     async def main(loop: SimLoop) -> None:
         rig, reported, depths = JobsRig(loop, [ANSWER]), list[BaseException](), list[QueueDepth]()
         store = FaultyStore(rig.store, "sweep").as_store()
-        sweeper = JobSweeper(store, cast("FileBodies", None), WorkerPresence(tmp_path), rig.get_config, clock=loop,
+        sweeper = JobSweeper(store, cast("FileBodies", NoFiles()), WorkerPresence(tmp_path), rig.get_config, clock=loop,
                              sink=RecordingSink(), on_depths=depths.extend, report=reported.append)
         await rig.submit()
         sweeping = asyncio.create_task(sweeper.run(sweeps=True))

@@ -23,6 +23,7 @@ from stayfast.core.jobs import (
 )
 from stayfast.jobs.config import JobsConfig
 from stayfast.jobs.service import JobService
+from stayfast.policy.jobs.pace import JobPace
 from stayfast.stores.jobs.base import EventsPage, FileBodies, Heartbeat, HeldJob, JobStore
 from tests.server.fakes import Client, FakeBackend, FakeGateway, Running, get, post, serving
 from tests.server.keys import ADMIN, KEY, KEYS
@@ -41,6 +42,7 @@ class MemoryJobs:
         self.results: dict[str, JobResult] = {}
         self.stored_events: dict[str, list[JobEvent]] = {}
         self.first_n = 0
+        self.n_counted = 0  # calls of count_unfinished
         self.reports: list[Report] = []
         self._woken = asyncio.Event()
 
@@ -127,6 +129,7 @@ class MemoryJobs:
         return [job.id for job in self.jobs.values() if job.state is JobState.QUEUED].index(job_id)
 
     async def count_unfinished(self, tenant: str | None) -> int:
+        self.n_counted += 1
         return sum(job.tenant == tenant and not job.state.is_final for job in self.jobs.values())
 
     async def append_events(self, job_id: str, token: int, events: Sequence[JobEvent]) -> bool:
@@ -171,10 +174,12 @@ class MemoryJobs:
 @asynccontextmanager
 async def serving_jobs(config: JobsConfig | None = None, gateway: FakeGateway | None = None,
                        store: MemoryJobs | None = None) -> AsyncIterator[tuple[Running, MemoryJobs]]:
-    """A server with two keys and a store in memory; the streams of its model `r` are resumable."""
-    store = store or MemoryJobs()
+    """A server with two keys and a store in memory; the streams of its model `r` are resumable; a job of `m` takes 3 s."""
+    store, pace = store or MemoryJobs(), JobPace(lambda model: model)
+    pace.note_run("m", 3.0)
     backend = FakeBackend(config=KEYS, gateway=gateway or FakeGateway(), resumable=frozenset(("r",)))
-    backend.jobs = JobService(cast("JobStore", store), cast("FileBodies", None), config or JobsConfig(), SystemClock())
+    backend.jobs = JobService(cast("JobStore", store), cast("FileBodies", None), config or JobsConfig(), SystemClock(),
+                              pace=pace)
     async with serving(backend) as running:
         yield running, store
 

@@ -23,10 +23,11 @@ def test_submission_is_accepted_with_place_and_location() -> None:
             client = await running.connect()
             status, headers, job = await submit(client, metadata={"case": "7"})
             assert (status, headers["location"], job["status"]) == (202, f"/v1/jobs/{job['id']}", "queued")
-            assert int(headers["retry-after"]) >= 1
+            assert (headers["retry-after"], job["estimate_s"]) == ("3", 3.0)
             assert (job["place"], job["metadata"], job["endpoint"]) == (1, {"case": "7"}, "/v1/chat/completions")
             assert store.new[job["id"]].body == json.dumps(BODY).encode()
-            assert (await submit(client))[2]["place"] == 2
+            _, headers, second = await submit(client)
+            assert (second["place"], second["estimate_s"], headers["retry-after"]) == (2, 6.0, "6")
             assert (await fetch(client, f"/v1/jobs/{job['id']}/result"))[0] == 409
             await store.claim("w", {}, 1)
             await store.finish([JobResult(job["id"], 1, JobState.COMPLETED, body=ANSWER, upstream="up")])
@@ -35,6 +36,18 @@ def test_submission_is_accepted_with_place_and_location() -> None:
             client.send(get(f"/v1/jobs/{job['id']}/result", MINE))
             status, headers, body = await client.answer()
             assert (status, headers["x-stayfast-upstream"], body) == (200, "up", ANSWER)
+
+    uvloop.run(main())
+
+
+def test_job_of_a_model_without_a_completed_job_has_no_estimate() -> None:
+    """Its client looks again soon."""
+
+    async def main() -> None:
+        async with serving_jobs() as (running, _):
+            client = await running.connect()
+            _, headers, job = await submit(client, body=BODY | {"model": "r"})
+            assert (job["estimate_s"], headers["retry-after"]) == (None, "1")
 
     uvloop.run(main())
 
@@ -193,6 +206,8 @@ def test_events_go_on_after_the_last_one_received() -> None:
                 other.send(get(f"/v1/jobs/{job['id']}/events", MINE, line, "connection: close"))
                 _, _, body = (await other.rest()).partition(b"\r\n\r\n")
                 assert body.count(b"data:") == 3 - after
+            status, _, error = await fetch(client, f"/v1/jobs/{job['id']}/events?after=7")  # it never had that one
+            assert (status, error["error"]["code"]) == (410, "stream_gone")
             store.first_n = 2
             status, _, error = await fetch(client, f"/v1/jobs/{job['id']}/events?after=0")
             assert (status, error["error"]["code"]) == (410, "stream_gone")
@@ -244,6 +259,21 @@ def test_too_many_queued_jobs_are_refused_with_retry_after() -> None:
             status, headers, error = await submit(client)
             assert (status, error["error"]["code"]) == (429, "too_many_jobs")
             assert int(headers["retry-after"]) > 0
+
+    uvloop.run(main())
+
+
+def test_jobs_that_end_make_room_at_once_and_counts_are_read_rarely() -> None:
+    """The count of a key is read once a second, and whenever it seems to be used up."""
+
+    async def main() -> None:
+        async with serving_jobs(JobsConfig(max_queued=20)) as (running, store):
+            client = await running.connect()
+            ids = [(await submit(client))[2]["id"] for _ in range(15)]
+            assert store.n_counted < 15
+            for job_id in ids[:10]:
+                store.change(job_id, state=JobState.COMPLETED)
+            assert [(await submit(client))[0] for _ in range(16)] == [202] * 15 + [429]
 
     uvloop.run(main())
 

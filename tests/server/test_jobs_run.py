@@ -60,6 +60,18 @@ def test_a_job_is_accepted_run_and_explained(tmp_path: Path) -> None:
         assert f"job {job_id}, claim 1" in json.dumps(seen)
 
 
+def test_an_estimate_follows_from_the_jobs_before(tmp_path: Path) -> None:
+    """Unknown for the first job of a route."""
+    with running(tmp_path, 1, settings(tmp_path)) as gateway:
+        later = {"endpoint": "/v1/chat/completions", "run_at": time.time() + 1000,
+                 "body": {"model": "m", "messages": [{"role": "user", "content": "hi"}]}}
+        waiting = json.loads(gateway.post("/v1/jobs", json.dumps(later).encode()))
+        assert waiting["estimate_s"] is None
+        job_id = submit(gateway)
+        until(lambda: has_ended(gateway, job_id))
+        assert 900 < find(gateway, waiting["id"])["estimate_s"] < 1100
+
+
 def test_jobs_cost_a_gateway_without_jobs_nothing(tmp_path: Path) -> None:
     """No file is created before the first use."""
     with running(tmp_path, 1, settings(tmp_path)) as gateway:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -102,6 +103,43 @@ def test_handover_killed_committer_loses_and_doubles_nothing(tmp_path: Path) -> 
     for process_lines in survivors:
         times = [float(line[2]) for line in process_lines if line[0] == "S"]
         assert max((later - earlier for earlier, later in pairwise(times)), default=0.0) < 8.0
+
+
+@pytest.mark.sockets
+def test_handover_stopped_committer_fails_calls_soon_and_goes_on_later(tmp_path: Path) -> None:
+    """Long before the longest call; then at once, until it replies again."""
+    folder = tmp_path / "jobs"
+    committer = JobProcess(folder, "p")
+    try:
+        wait_until(committer.is_committer, "it commits")
+        wait_for_work([committer])
+
+        async def main() -> None:
+            store = SharedJobStore(folder, SystemClock(), reserve_bytes=0)
+            await store.depths()
+            committer.process.send_signal(signal.SIGSTOP)
+            began_at = time.monotonic()
+            with pytest.raises(StoreUnavailable):
+                await store.submit([new_job("a")])
+            assert time.monotonic() - began_at < 12.0
+            began_at = time.monotonic()
+            for _ in range(20):
+                with pytest.raises(StoreUnavailable):
+                    await store.depths()
+            assert time.monotonic() - began_at < 5.0
+            committer.process.send_signal(signal.SIGCONT)
+            async with asyncio.timeout(20.0):
+                while True:
+                    with suppress(StoreUnavailable):
+                        await store.submit([new_job("b")])
+                        break
+                    await asyncio.sleep(0.1)
+            assert (await find_stored(store, "b")).id == "b"
+            await store.close()
+
+        asyncio.run(main())
+    finally:
+        committer.kill()
 
 
 def test_handover_closed_committer_gives_over_at_once(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.jobs import JobState
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import JobStore, StoreFull
-from stayfast.stores.jobs.postgres.connections import parse_postgres_url
+from stayfast.stores.jobs.postgres.address import parse_postgres_url
 from stayfast.stores.jobs.postgres.schema import STEPS
 from stayfast.stores.jobs.postgres.store import PostgresJobStore, open_postgres_store
 from tests.services.job_store_rig import MODEL, new_job, result_of

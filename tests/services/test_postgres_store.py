@@ -160,6 +160,25 @@ def test_postgres_files_are_whole_or_missing(server: PostgresServer) -> None:
     asyncio.run(main())
 
 
+def test_postgres_files_without_a_record_are_removed(server: PostgresServer) -> None:
+    """If they are old: a young one may be about to get its record."""
+    async def is_known(file_id: str) -> bool:
+        return file_id == "known"
+
+    async def main() -> None:
+        async with postgres_rig(server.url) as rig:
+            for name in ("known", "orphan"):
+                await write_file(rig.files, name, b"x")
+            await rig.advance(4000.0)
+            await write_file(rig.files, "young", b"x")
+            assert await rig.files.remove_orphans(is_known) == 1
+            assert [await read_file(rig.files, name) for name in ("known", "young")] == [b"x", b"x"]
+            with pytest.raises(KeyError):
+                await read_file(rig.files, "orphan")
+
+    asyncio.run(main())
+
+
 def test_postgres_large_file_needs_little_memory(server: PostgresServer) -> None:
     """Written and read in parts."""
     n_bytes = 24 << 20

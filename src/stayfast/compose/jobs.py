@@ -15,8 +15,8 @@ from typing import Any, cast
 
 from stayfast.compose.current import CurrentSystem
 from stayfast.core.clock import Clock
-from stayfast.core.events import Sink
-from stayfast.core.jobs import QueueDepth
+from stayfast.core.events import Fact, Fanout, JobEnded, Sink
+from stayfast.core.jobs import JobState, QueueDepth
 from stayfast.jobs.capacity import JobCapacity
 from stayfast.jobs.config import JobsConfig
 from stayfast.jobs.coordinator import BatchCoordinator
@@ -30,6 +30,7 @@ from stayfast.jobs.webhooks import WebhookSender
 from stayfast.observe.metrics.counters import Labels, Samples
 from stayfast.observe.metrics.definitions import JOBS, JOBS_ALLOWED, JOBS_OLDEST, JOBS_OVERDUE
 from stayfast.pipeline.stages.route import ANY_MODEL
+from stayfast.policy.jobs.pace import JobPace
 from stayfast.settings import Settings, read_environment
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import JobStore
@@ -62,6 +63,17 @@ class ProcessParts:
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
+class RunTimeSink:
+    """Passes the run times of completed jobs on."""
+
+    def __init__(self, pace: JobPace) -> None:
+        self._pace = pace
+
+    def emit(self, fact: Fact) -> None:
+        if isinstance(fact, JobEnded) and fact.state == JobState.COMPLETED:
+            self._pace.note_run(fact.route, fact.run_s)
+
+
 class JobsHost:
     """The jobs of one process. Belongs to one loop; outlives reloads. The store and its folder are those of the start."""
 
@@ -70,7 +82,6 @@ class JobsHost:
         """is_sweeper: False: another process of this gateway sweeps the store. has_siblings: another process may create it.
         """
         self.settings = settings  # in force; a reload replaces them
-        self.depths: Sequence[QueueDepth] = ()
         self.folder = jobs_folder(settings.jobs, read_environment())
         self.presence = WorkerPresence(self.folder / "workers")
         self.runner: JobRunner | None = None
@@ -79,6 +90,7 @@ class JobsHost:
         self._parts = parts
         self._is_sweeper = is_sweeper
         self._has_siblings = has_siblings
+        self._pace = JobPace(self._route_of)
         self.lazy = LazyJobStore(self._open, parts.clock, parts.sink)
         self.files = LazyFileBodies(self.lazy)
         self._loops: list[asyncio.Task[None]] = []
@@ -91,7 +103,7 @@ class JobsHost:
         """The service of the endpoints with these settings, on the same store."""
         terms = QueueTerms(settings.jobs, settings.tenants, settings.admission.priority_points)
         return JobService(self.lazy.as_store(), self.files, settings.jobs, self._parts.clock, terms,
-                          worker=self.presence.worker)
+                          worker=self.presence.worker, pace=self._pace)
 
     async def start(self, *, is_needed: bool = False) -> None:
         """Open the store if there is one, or if it `is_needed`. Without it the gateway serves all the same, and tries again.
@@ -151,7 +163,8 @@ class JobsHost:
         if self.config.workers == "inside":
             execution = JobExecution(self._current.serve, store, self._get_config, clock=parts.clock, rng=parts.rng)
             self.runner = JobRunner(store, execution, JobCapacity(self._current, parts.clock), self._get_config,
-                                    clock=parts.clock, rng=parts.rng, sink=parts.sink, report=parts.report)
+                                    clock=parts.clock, rng=parts.rng, report=parts.report,
+                                    sink=Fanout(parts.sink, RunTimeSink(self._pace)))
             self.runner.start(self.presence.worker)
             if self._is_sweeper:
                 self._loops += [parts.spawn(loop) for loop in self._upkeep(store)]
@@ -174,15 +187,18 @@ class JobsHost:
                   for route in self._current.routes().values() for target in route.targets}
         allowed: list[tuple[Labels, float]] = [((name,), one.allowance.allowed) for name, one in places.items()
                                                if one is not None]
-        queues = depth_rows(self.depths, self._current.routes(), self._parts.clock.wall()) if self._is_sweeper else {}
+        queues = depth_rows(self._pace.depths, self._current.routes(), self._parts.clock.wall()) if self._is_sweeper else {}
         return {**queues, JOBS_ALLOWED.name: allowed} if allowed or queues else {}
+
+    def _route_of(self, model: str) -> str:
+        return model if model in self._current.routes() else ANY_MODEL
 
     def _is_known_model(self, model: str) -> bool:
         routes = self._current.routes()
         return model in routes or ANY_MODEL in routes
 
     def _take_depths(self, depths: Sequence[QueueDepth]) -> None:
-        self.depths = depths
+        self._pace.note_depths(depths)
         if self.runner is not None:
             self.runner.note_depths(depths)
 

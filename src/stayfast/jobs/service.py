@@ -2,22 +2,27 @@
 
 import asyncio
 from collections.abc import Sequence
+from math import inf, sqrt
 from os import getpid
 from secrets import token_hex
+from typing import NamedTuple
 
 from msgspec import structs
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, Shed, StayfastError
-from stayfast.core.jobs import Door, Job, JobEvent, JobFilter, JobResult, NewJob, Submitted
+from stayfast.core.jobs import Door, Job, JobEvent, JobFilter, JobResult, JobState, NewJob, Submitted
 from stayfast.jobs.config import JobsConfig
 from stayfast.jobs.terms import QueueTerms
 from stayfast.policy.admission.priority import Points
+from stayfast.policy.jobs.order import MIN_POLL_S, poll_after_s
+from stayfast.policy.jobs.pace import JobPace
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import FileBodies, JobStore, StoreFull
 
 WORK = "work"  # the topic of new jobs
 POLL_S = 1.0  # a lost notification delays a waiter by this much
+COUNT_S = 1.0  # for so long `max_queued` may be exceeded by what other processes add
 FULL_RETRY_S = 30.0
 UNAVAILABLE_RETRY_S = 5.0
 REPORTED_DOORS = frozenset((Door.JOBS, Door.ASYNC, Door.RESPONSES))  # a batch is reported as a whole
@@ -28,25 +33,46 @@ def job_topic(job_id: str) -> str:
     return f"job:{job_id}"
 
 
+class JobPlace(NamedTuple):
+    """Where a job is in its queue. place: 1 for the job that runs next; None unless it waits. left_s: until its end; None:
+    unknown.
+    """
+
+    place: int | None
+    left_s: float | None
+
+    @property
+    def poll_after_s(self) -> int:
+        """When to look again. Without known times: the sooner, the fewer jobs run before."""
+        if self.left_s is not None:
+            return poll_after_s(self.left_s)
+        return poll_after_s(MIN_POLL_S if self.place is None else sqrt(self.place))
+
+
 class JobService:
     """Durable work of one gateway. Every method raises StayfastError: 404 for another tenant's job, 429 for too many jobs,
     503 for a store that is full or unavailable.
     """
 
     def __init__(self, store: JobStore, files: FileBodies, config: JobsConfig, clock: Clock,
-                 terms: QueueTerms | None = None, *, worker: str = "") -> None:
-        """terms: None: every tenant has the same. worker: of the streams that this process generates itself."""
+                 terms: QueueTerms | None = None, *, worker: str = "", pace: JobPace | None = None) -> None:
+        """terms: None: every tenant has the same. worker: of the streams that this process generates itself. pace: None: no
+        times are known.
+        """
         self.store = store
         self.files = files
         self.config = config
         self.clock = clock
         self.worker = worker or f"gateway:{token_hex(6)}:{getpid()}"
         self.terms = terms or QueueTerms(config, {}, Points())
+        self._counted_at = -inf
+        self._n_unfinished: dict[str | None, int] = {}  # by tenant, since _counted_at
+        self._pace = pace
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         """Store jobs of one tenant; durable when it returns. Raises Shed (429 beyond `max_queued`, 503)."""
         try:
-            n_unfinished = await self.store.count_unfinished(jobs[0].tenant)
+            n_unfinished = await self._count_unfinished(jobs[0].tenant, len(jobs))
             if n_unfinished + len(jobs) > self.config.max_queued:
                 raise Shed(f"Too many unfinished jobs: {n_unfinished} of at most {self.config.max_queued}. Wait until some "
                            "have ended.", reason="jobs_queued", status=429, code="too_many_jobs",
@@ -66,13 +92,26 @@ class JobService:
             return job
         return structs.replace(job, is_reported=True)
 
-    async def submit_one(self, job: NewJob) -> Job:
+    async def _count_unfinished(self, tenant: str | None, n_new: int) -> int:
+        """The unfinished jobs of a tenant, before n_new are added: a figure of the store that is at most COUNT_S old, and
+        what this process has added since. A figure that is too high for n_new is read again.
+        """
+        now = self.clock.now()
+        if now - self._counted_at >= COUNT_S:
+            self._counted_at, self._n_unfinished = now, {}
+        n = self._n_unfinished.get(tenant)
+        if n is None or n + n_new > self.config.max_queued:
+            n = await self.store.count_unfinished(tenant)
+        self._n_unfinished[tenant] = max(n, self._n_unfinished.get(tenant, 0)) + n_new
+        return n
+
+    async def submit_one(self, job: NewJob) -> Submitted:
         """The stored job: this one, or the earlier one of the same idempotency key. Raises Rejected (409) for a conflict."""
         (submitted,) = await self.submit([job])
         if submitted.is_conflict:
             raise Rejected("The idempotency key was used for another request.", status=409, code="idempotency_conflict",
                            param="idempotency-key")
-        return submitted.job
+        return submitted
 
     async def find(self, job_id: str, tenant: str | None) -> Job:
         """Raises Rejected (404) if it is unknown, has expired or belongs to another tenant."""
@@ -90,6 +129,18 @@ class JobService:
             return await self.store.find_result(job.id)
         except StoreUnavailable as error:
             raise store_error(error) from None
+
+    async def place_of(self, job: Job, n_ahead: int | None = None) -> JobPlace:
+        """Where a job is in its queue. n_ahead: how many run before it, if known."""
+        if job.state is not JobState.QUEUED:
+            n_ahead = 0
+        elif n_ahead is None:
+            try:
+                n_ahead = await self.store.count_ahead(job.id)
+            except StoreUnavailable as error:
+                raise store_error(error) from None
+        left_s = self._pace.left_s(job, n_ahead, self.clock.wall()) if self._pace is not None else None
+        return JobPlace(n_ahead + 1 if job.state is JobState.QUEUED else None, left_s)
 
     async def list_jobs(self, what: JobFilter) -> list[Job]:
         """The jobs of a filter, newest first."""
@@ -175,8 +226,8 @@ def store_error(error: StoreUnavailable) -> StayfastError:
     if isinstance(error, StoreFull):
         return Shed("No space is left for new jobs. Accepted jobs go on.", reason="jobs_full", code="jobs_full",
                     retry_after_s=FULL_RETRY_S)
-    return Shed("The store of jobs is unavailable.", reason="jobs_unavailable", code="jobs_unavailable",
-                retry_after_s=UNAVAILABLE_RETRY_S)
+    return Shed("The store of jobs is unavailable. Try again later; requests without jobs are served.",
+                reason="jobs_unavailable", code="jobs_unavailable", retry_after_s=UNAVAILABLE_RETRY_S)
 
 
 async def sleep_until_notified(store: JobStore, topic: str, timeout_s: float) -> None:

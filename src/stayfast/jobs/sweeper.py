@@ -1,4 +1,5 @@
-"""The upkeep of the store by one process: jobs of dead workers, ended leases, expired jobs, old records, the figures.
+"""The upkeep of the store by one process: jobs of dead workers, ended leases, expired jobs, old records, files without a
+record, the figures.
 
 Several sweepers do no harm: each change happens once, in the store.
 
@@ -21,13 +22,15 @@ from stayfast.stores.jobs.base import FileBodies, JobStore
 SWEEP_S = 3.0
 LATE_S = 1.0  # a sleep that took this much longer was a pause of the process, or the clock was set
 MUCH = 100  # changes of one sweep after which the next follows at once
+ORPHAN_TURNS = 20  # turns from one search for files without a record to the next
 OnDepths = Callable[[Sequence[QueueDepth]], None]
 
 
 class JobSweeper:
     """Belongs to one loop."""
 
-    __slots__ = ("_clock", "_config", "_files", "_n_changes", "_on_depths", "_presence", "_report", "_sink", "_store")
+    __slots__ = ("_clock", "_config", "_files", "_n_changes", "_n_turns", "_on_depths", "_presence", "_report", "_sink",
+                 "_store")
 
     def __init__(self, store: JobStore, files: FileBodies, presence: WorkerPresence, config: Callable[[], JobsConfig], *,
                  clock: Clock, sink: Sink, on_depths: OnDepths, report: ReportError) -> None:
@@ -40,6 +43,7 @@ class JobSweeper:
         self._sink = sink
         self._on_depths = on_depths
         self._report = report
+        self._n_turns = 0
         self._n_changes = 0  # in the store, of the last turn
 
     async def run(self, *, sweeps: bool) -> None:
@@ -58,6 +62,12 @@ class JobSweeper:
         if sweeps:
             self._n_changes = await self.recover() + await self._sweep()
         self._on_depths(await self._store.depths())
+        self._n_turns += 1
+        if sweeps and self._n_turns % ORPHAN_TURNS == 1:
+            await self._files.remove_orphans(self._has_record)
+
+    async def _has_record(self, file_id: str) -> bool:
+        return await self._store.find_file(file_id) is not None
 
     async def recover(self) -> int:
         """Put back the jobs of dead workers of this machine; returns how many. Raises StoreUnavailable."""

@@ -4,11 +4,14 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path as FilePath
+from re import fullmatch
 
 from stayfast.engine.config import EngineConfig, check_runnable
 from stayfast.http.client.client import split_base_url
+from stayfast.jobs.config import JobsConfig
 from stayfast.observe.tracing.config import otlp_problem
 from stayfast.policy.admission.overload import ANY_TENANT
+from stayfast.policy.fleet.config import REDIS_URL, REDIS_URL_FORM
 from stayfast.server.config import ServerConfig, check_exposure, is_loopback
 from stayfast.settings.model import Settings
 from stayfast.settings.problems import Path, Problem, format_path, quote, suggest
@@ -21,11 +24,14 @@ from stayfast.settings.upstreams import (
 )
 from stayfast.settings.yaml_nodes import Node, YamlList, YamlScalar, entries_at, expand_references, location_of, node_at
 from stayfast.settings.yaml_nodes import YamlMapping as Tree
+from stayfast.stores.jobs.postgres.address import parse_postgres_url
 from stayfast.stores.sqlite import describe_problem
 
 AddProblem = Callable[[Path, str], None]
+ANY_MODEL = "*"
 _CALIBRATION_KEYS = ("max_error", "min_labels")  # without effect together with a fixed threshold
-_NO_REDIS = "needs a package that is not installed: pip install '.[redis]' in Stayfast's checkout"
+_NO_REDIS, _NO_POSTGRES = (f"needs a package that is not installed: pip install '.[{extra}]' in Stayfast's checkout"
+                           for extra in ("redis", "postgres"))
 _MODELS = ("model.onnx", "onnx/model.onnx", "model.safetensors")
 
 
@@ -72,8 +78,10 @@ def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[
     _check_tenants(settings, add_problem)
     _check_routes(settings, add_problem)
     _check_caches(settings, tree, add_problem)
+    _check_jobs(settings, add_problem)
     if settings.fleet.url is not None and find_spec("redis") is None:
         add_problem(("fleet", "url"), _NO_REDIS)
+    _check_job_stores(settings.jobs, add_problem)
     if settings.tracing.exporter == "otlp" and (missing := otlp_problem()) is not None:
         add_problem(("tracing", "exporter"), missing)
     try:
@@ -141,6 +149,22 @@ def _check_tenants(settings: Settings, add_problem: AddProblem) -> None:
                 add_problem(("tenants", name, "quota", window), "has no effect: no upstream has `prices`")
 
 
+def _check_jobs(settings: Settings, add_problem: AddProblem) -> None:
+    jobs, keys = settings.jobs, settings.server.keys
+    if jobs.store is not None and find_spec("asyncpg") is None:
+        add_problem(("jobs", "store"), _NO_POSTGRES)
+    if jobs.wake is not None and find_spec("redis") is None:
+        add_problem(("jobs", "wake"), _NO_REDIS)
+    for n, webhook in enumerate(jobs.webhooks):
+        for name in webhook.tenants:
+            if name not in keys:
+                add_problem(("jobs", "webhooks", n, "tenants"), f"no key named {quote(name)} in server.keys"
+                            f"{suggest(name, keys)}")
+    for name in jobs.windows:
+        if name not in settings.routes and ANY_MODEL not in settings.routes:
+            add_problem(("jobs", "windows", name), f"no route of this name{suggest(name, settings.routes)}")
+
+
 def _check_routes(settings: Settings, add_problem: AddProblem) -> None:
     continuing = {name for name, upstream in settings.upstreams.items()
                   if isinstance(upstream, HttpUpstream) and upstream.supports_continuation}
@@ -169,6 +193,22 @@ def _check_caches(settings: Settings, tree: Tree, add_problem: AddProblem) -> No
             add_problem(("stores", name, "path"), "no such folder")
         if isinstance(store_settings, RedisStoreSettings) and find_spec("redis") is None:
             add_problem(("stores", name, "kind"), _NO_REDIS)
+
+
+def _check_job_stores(jobs: JobsConfig, add_problem: AddProblem) -> None:
+    """The problems never quote an address: it may contain a password."""
+    if jobs.store is not None:
+        try:
+            parse_postgres_url(jobs.store.reveal())
+        except ValueError as error:
+            add_problem(("jobs", "store"), f"{error}, as in postgres://user:password@host:5432/database")
+        if find_spec("asyncpg") is None:
+            add_problem(("jobs", "store"), _NO_POSTGRES)
+    if jobs.wake is not None:
+        if not fullmatch(REDIS_URL, jobs.wake.reveal()):
+            add_problem(("jobs", "wake"), f"must be like {REDIS_URL_FORM}")
+        if find_spec("redis") is None:
+            add_problem(("jobs", "wake"), _NO_REDIS)
 
 
 def find_warnings(settings: Settings) -> list[str]:

@@ -1,6 +1,7 @@
 """Batches from the file to the files of results, on a real store."""
 
 import asyncio
+import os
 from itertools import count
 from pathlib import Path
 
@@ -215,15 +216,20 @@ def test_message_batch_has_one_file_of_results(tmp_path: Path) -> None:
 
 
 def test_sweeper_deletes_the_contents_of_expired_files(tmp_path: Path) -> None:
-    """The contents first, then the record."""
+    """The contents first, then the record; and contents that have none."""
     async def main() -> None:
         async with batch_rig(tmp_path) as rig:
             expired = await rig.add_file(b"x", expires_s=-1.0)
             stays = await rig.add_file(b"x")
+            for path in (tmp_path / "files" / "orphan", tmp_path / "files" / stays.id):
+                path.touch()
+                os.utime(path, (1.0, 1.0))
             sweeper = JobSweeper(rig.store, rig.files, WorkerPresence(tmp_path / "workers"), lambda: rig.config,
                                  clock=SystemClock(), sink=RecordingSink(), on_depths=lambda _: None, report=raise_error)
             sweeping = asyncio.create_task(sweeper.run(sweeps=True))
             while (await rig.store.sweep(max_claims=3)).expired_files:
+                await asyncio.sleep(0.01)
+            while (tmp_path / "files" / "orphan").exists():
                 await asyncio.sleep(0.01)
             sweeping.cancel()
             assert await rig.store.find_file(expired.id) is None

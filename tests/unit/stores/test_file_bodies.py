@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stayfast.core.clock import SystemClock
-from stayfast.stores.jobs.base import StoreFull
+from stayfast.stores.jobs.base import MAX_CHECKED, StoreFull
 from stayfast.stores.jobs.file_bodies import PART_BYTES, DiskFileBodies
 
 MIB = 1024 * 1024
@@ -138,6 +138,29 @@ def test_file_bodies_without_a_record_are_removed(tmp_path: Path) -> None:
                 os.utime(tmp_path / name, (1.0, 1.0))
         assert await bodies.remove_orphans(is_known) == 1
         assert names_in(tmp_path) == ["known", "young"]
+
+    asyncio.run(main())
+
+
+def test_file_bodies_check_a_bounded_number_at_a_time(tmp_path: Path) -> None:
+    """The next call goes on after them, and at the end from the start."""
+    checked: list[str] = []
+
+    async def is_known(file_id: str) -> bool:
+        checked.append(file_id)
+        return True
+
+    async def main() -> None:
+        bodies, names = DiskFileBodies(tmp_path, SystemClock()), [f"f{n:04}" for n in range(MAX_CHECKED + 5)]
+        for name in names:
+            (tmp_path / name).touch()
+            os.utime(tmp_path / name, (1.0, 1.0))
+        await bodies.remove_orphans(is_known)
+        assert checked == names[:MAX_CHECKED]
+        await bodies.remove_orphans(is_known)
+        assert checked == names
+        await bodies.remove_orphans(is_known)
+        assert checked[len(names):] == names[:MAX_CHECKED]
 
     asyncio.run(main())
 

@@ -1,11 +1,10 @@
 """The endpoints of single jobs: submit, list, show, result, events, cancel, delete."""
 
-import math
 from http import HTTPStatus
 
 from stayfast.core.errors import Rejected
-from stayfast.core.jobs import Door, Job, JobFilter, JobResult, JobState
-from stayfast.jobs.service import JobService, store_error, unknown_job
+from stayfast.core.jobs import Door, Job, JobFilter, JobResult, JobState, Submitted
+from stayfast.jobs.service import JobPlace, JobService, store_error, unknown_job
 from stayfast.policy.jobs.windows import FORM_TEXT, parse_window
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.http_request import LLM_ENDPOINTS, LLM_PATHS
@@ -19,6 +18,7 @@ from stayfast.server.jobs.new_jobs import (
     parse_job_urgency,
     read_idempotency_key,
 )
+from stayfast.server.jobs.responses import continue_stored
 from stayfast.stores.base import StoreUnavailable
 from stayfast.wire.jobs.job_objects import (
     JobSubmission,
@@ -30,7 +30,7 @@ from stayfast.wire.jobs.job_objects import (
 )
 
 MAX_PAGE = 100
-MIN_RETRY_S, MAX_RETRY_S = 1, 60
+MIN_RETRY_S = 1
 _STATES = {state.value: state for state in JobState}
 _SINGLE_DOORS = (Door.JOBS, Door.ASYNC, Door.RESPONSES, Door.STREAM)
 _WITH_ANSWER = (JobState.COMPLETED, JobState.FAILED)  # an error is an answer, too
@@ -53,6 +53,11 @@ class JobEndpoints:
 
     async def submit(self, request: EndpointRequest) -> EndpointReply:
         """202 with the job, once it is stored; 200 for a repeated idempotency key whose job has ended."""
+        submitted = await self.accept(request)
+        return await describe_submission(self._service, submitted.job, n_ahead=submitted.n_ahead)
+
+    async def accept(self, request: EndpointRequest) -> Submitted:
+        """Check and store a submission."""
         submission = parse_submission(await request.read_body(self._current.config.max_body_bytes))
         api = LLM_ENDPOINTS.get(submission.path)
         if api is None:
@@ -65,10 +70,12 @@ class JobEndpoints:
         if decoded.is_background:
             raise Rejected("A job runs in the background anyway. Leave background out, or send the body to /v1/responses.",
                            code="background_job", param="body.background")
+        if decoded.previous_response_id is not None:
+            decoded = await continue_stored(self._service, decoded, request.tenant, self._current)
         now = self._service.clock.wall()
         job = make_job(decoded, Door.JOBS, read_terms(submission, request, now), self._service, tenant=request.tenant,
                        headers=headers_to_forward(request.headers))
-        return await describe_submission(self._service, await self._service.submit_one(job))
+        return await self._service.submit_one(job)
 
     async def show(self, request: EndpointRequest) -> EndpointReply:
         """The job, with its place while it waits and its answer once it has ended."""
@@ -127,19 +134,26 @@ class JobEndpoints:
 
     async def _describe(self, job: Job) -> EndpointReply:
         result = await self._service.result(job) if job.state.is_final else None
-        place = await count_place(self._service, job)
-        headers = () if job.state.is_final else (("retry-after", str(retry_after_s(place))),)
-        return EndpointReply(body=encode_job(job, result=result, place=place), headers=headers)
+        place = await self._service.place_of(job)
+        headers = () if job.state.is_final else (("retry-after", str(place.poll_after_s)),)
+        return EndpointReply(body=_encode(job, result, place), headers=headers)
 
 
-async def describe_submission(service: JobService, job: Job, more: tuple[tuple[str, str], ...] = ()) -> EndpointReply:
-    """The reply to an accepted job: 202 with its address, or 200 if a repeated submission finds it ended. more: headers."""
+async def describe_submission(service: JobService, job: Job, more: tuple[tuple[str, str], ...] = (), *,
+                              n_ahead: int | None = None) -> EndpointReply:
+    """The reply to an accepted job: 202 with its address, or 200 if a repeated submission finds it ended. more: headers.
+    n_ahead: as in `Submitted`.
+    """
     result = await service.result(job) if job.state.is_final else None
-    place = await count_place(service, job)
-    body, location = encode_job(job, result=result, place=place), ("location", f"/v1/jobs/{job.id}")
+    place = await service.place_of(job, n_ahead)
+    body, location = _encode(job, result, place), ("location", f"/v1/jobs/{job.id}")
     if job.state.is_final:
         return EndpointReply(body=body, headers=(location, *more))
-    return EndpointReply(HTTPStatus.ACCEPTED, body, headers=(location, ("retry-after", str(retry_after_s(place))), *more))
+    return EndpointReply(HTTPStatus.ACCEPTED, body, headers=(location, ("retry-after", str(place.poll_after_s)), *more))
+
+
+def _encode(job: Job, result: JobResult | None, place: JobPlace) -> bytes:
+    return encode_job(job, result=result, place=place.place, estimate_s=place.left_s)
 
 
 def result_reply(result: JobResult, more: tuple[tuple[str, str], ...] = ()) -> EndpointReply:
@@ -186,18 +200,3 @@ def read_filter(request: EndpointRequest) -> JobFilter:
     batch_id = query.get("batch")
     return JobFilter(request.tenant, states=tuple(_STATES[word] for word in words), batch_id=batch_id,
                      doors=() if batch_id is not None else _SINGLE_DOORS, after_id=query.get("after"), limit=int(limit) + 1)
-
-
-async def count_place(service: JobService, job: Job) -> int | None:
-    """How many jobs run before this one, plus one; None unless it waits."""
-    if job.state is not JobState.QUEUED:
-        return None
-    try:
-        return await service.store.count_ahead(job.id) + 1
-    except StoreUnavailable as error:
-        raise store_error(error) from None
-
-
-def retry_after_s(place: int | None) -> int:
-    """When to look again: the sooner, the fewer jobs run before."""
-    return MIN_RETRY_S if place is None else min(MAX_RETRY_S, max(MIN_RETRY_S, math.ceil(math.sqrt(place))))

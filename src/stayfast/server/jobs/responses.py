@@ -101,9 +101,11 @@ def unknown_response(response_id: str) -> Rejected:
 
 
 async def describe_response(service: JobService, job: Job) -> EndpointReply:
-    """The response object."""
+    """The response object, with `retry-after` until it has ended."""
     result = await service.result(job) if job.state.is_final else None
-    return EndpointReply(body=msgspec.json.encode(render_response(job, await find_body(service, job), result)))
+    headers = () if job.state.is_final else (("retry-after", str((await service.place_of(job)).poll_after_s)),)
+    return EndpointReply(body=msgspec.json.encode(render_response(job, await find_body(service, job), result)),
+                         headers=headers)
 
 
 async def find_body(service: JobService, job: Job) -> bytes:

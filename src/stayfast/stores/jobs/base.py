@@ -5,7 +5,7 @@ the store cannot be used now, and `StoreFull` if it has no space; a method that 
 can be repeated. The store's own clock decides about leases, deadlines and expiry; clocks of workers do not matter.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -206,6 +206,11 @@ class FileWriter(Protocol):
     async def abort(self) -> None: ...
 
 
+IsKnown = Callable[[str], Awaitable[bool]]  # whether a file has a record
+ORPHAN_AGE_S = 3600.0
+MAX_CHECKED = 100
+
+
 class FileBodies(Protocol):
     """The contents of files, by id."""
 
@@ -216,6 +221,11 @@ class FileBodies(Protocol):
         """The bytes from offset `at`, in parts of at most 256 KiB. Raises KeyError for an unknown file."""
 
     async def delete(self, file_id: str) -> None: ...
+
+    async def remove_orphans(self, is_known: IsKnown) -> int:
+        """Remove files without a record, which a crash between the two leaves; returns how many. Files younger than
+        ORPHAN_AGE_S stay: their record may follow. One call checks at most MAX_CHECKED; the next one goes on after them.
+        """
 
 
 # A batch in one of these states has work for a coordinator.

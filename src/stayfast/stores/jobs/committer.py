@@ -120,7 +120,11 @@ class Committer:
     def _receive(self, connection: FrameConnection, message: bytes) -> None:
         try:
             request = decode_request(message)
-            if request.method in ("+", "-"):
+            if request.method == "!":
+                self.store.topics.notify(decode_text(request.arguments))
+            elif request.method == "?":
+                connection.send(encode(ReplyMessage(NOTIFIED, "", request.arguments)))
+            elif request.method in ("+", "-"):
                 self._change_wait(connection, request.method, decode_text(request.arguments))
             else:
                 self._start(self._answer(connection, request))

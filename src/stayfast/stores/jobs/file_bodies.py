@@ -11,22 +11,22 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from errno import EDQUOT, EFBIG, ENOSPC
 from functools import partial
+from heapq import nsmallest
 from pathlib import Path
 from typing import Final, TypeVar
 
 from stayfast.core.clock import Clock
 from stayfast.stores.base import StoreUnavailable
-from stayfast.stores.jobs.base import StoreFull
+from stayfast.stores.jobs.base import MAX_CHECKED, ORPHAN_AGE_S, IsKnown, StoreFull
 
 T = TypeVar("T")
 
 PART_BYTES: Final = 256 * 1024
-ORPHAN_AGE_S: Final = 3600.0  # a younger file may be about to get its record
 MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
 _TEMPORARY: Final = ".part-"
@@ -41,6 +41,7 @@ class DiskFileBodies:
         self._clock = clock
         self._threads = ThreadPoolExecutor(2, "stayfast-files")
         self._is_ready = False
+        self._checked = ""  # the last id that was checked for its record
 
     async def create(self, file_id: str, *, spare_bytes: int = 0) -> "DiskFileWriter":
         """Raises ValueError for an id that is not a word, StoreFull and StoreUnavailable."""
@@ -71,19 +72,23 @@ class DiskFileBodies:
         if _ID.fullmatch(file_id):
             await self.run(lambda: (self._folder / file_id).unlink(missing_ok=True))
 
-    async def remove_orphans(self, is_known: Callable[[str], Awaitable[bool]]) -> int:
-        """Remove files without a record, which a crash between the two leaves; returns how many. Files younger than an hour
-        stay: their record may follow.
-        """
-        oldest = self._clock.wall() - ORPHAN_AGE_S
-        names = await self.run(lambda: [entry.name for entry in os.scandir(self._folder)
-                                        if _ID.fullmatch(entry.name) and entry.stat().st_mtime < oldest])
+    async def remove_orphans(self, is_known: IsKnown) -> int:
+        """See `FileBodies`."""
+        names = await self.run(partial(self._find_old, self._checked, self._clock.wall() - ORPHAN_AGE_S))
+        self._checked = names[-1] if len(names) == MAX_CHECKED else ""
         n_removed = 0
         for name in names:
             if not await is_known(name):
                 await self.delete(name)
                 n_removed += 1
         return n_removed
+
+    def _find_old(self, after: str, oldest: float) -> list[str]:
+        """The first ids after one, of files that were written before `oldest`."""
+        with os.scandir(self._folder) as entries:
+            old = (entry.name for entry in entries if entry.name > after and _ID.fullmatch(entry.name)
+                   and entry.stat(follow_symlinks=False).st_mtime < oldest)
+            return nsmallest(MAX_CHECKED, old)
 
     async def run(self, work: Callable[[], T], passes: type[OSError] | tuple[()] = ()) -> T:
         """Do file work on a thread. Its errors of the operating system become StoreFull and StoreUnavailable."""

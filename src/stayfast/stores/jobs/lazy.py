@@ -11,11 +11,11 @@ from typing import Any, cast
 from stayfast.core.clock import Clock
 from stayfast.core.events import JobStoreCalled, Sink
 from stayfast.stores.base import StoreUnavailable
-from stayfast.stores.jobs.base import FileBodies, FileWriter, JobStore, StoreFull
+from stayfast.stores.jobs.base import FileBodies, FileWriter, IsKnown, JobStore, StoreFull
 
 RETRY_S = 5.0
 _ITERATORS = frozenset(("batch_results",))  # methods that return an iterator
-_UNMEASURED = frozenset(("wait", "close"))
+_UNMEASURED = frozenset(("notify", "wait", "close"))
 _OK, _FULL, _UNAVAILABLE = "ok", "full", "unavailable"
 
 
@@ -112,3 +112,6 @@ class LazyFileBodies:
 
     async def delete(self, file_id: str) -> None:
         await (await self._lazy.files()).delete(file_id)
+
+    async def remove_orphans(self, is_known: IsKnown) -> int:
+        return await (await self._lazy.files()).remove_orphans(is_known)

@@ -69,7 +69,7 @@ def parse_submission(body: bytes) -> JobSubmission:
 
 def encode_job(job: Job, *, result: JobResult | None = None, place: int | None = None,
                estimate_s: float | None = None) -> bytes:
-    """The job object. `place`, `estimate_s`: of a queued job."""
+    """The job object. `place`: of a queued job. `estimate_s`: until its end."""
     return msgspec.json.encode(render_job(job, result=result, place=place, estimate_s=estimate_s))
 
 

@@ -1,5 +1,6 @@
 """Jobs, batches and files in PostgreSQL 12 or later, shared by several machines. Needs the extra `postgres`.
 
+    address      the settings' URL
     connections  a small pool with time limits, and errors without secrets
     schema       the tables, and their versions
     groups       concurrent calls of one kind share a transaction

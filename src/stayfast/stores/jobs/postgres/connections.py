@@ -8,10 +8,8 @@ connection the next attempts wait, with growing pauses, and calls fail at once m
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
@@ -19,12 +17,12 @@ from stayfast.core.clock import Clock
 from stayfast.policy.resilience.retry import backoff_s
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import StoreFull
+from stayfast.stores.jobs.postgres.address import PostgresAddress
 
 LIMIT_S: Final = 1.8  # for a call, its connection included
 CONNECT_S: Final = 1.0
 MIGRATE_S: Final = 30.0
 BACKOFF_S, BACKOFF_MAX_S = 0.05, 1.0
-MAX_CONNECTIONS: Final = 8
 N_REPEATS: Final = 3  # of a transaction that the server has rolled back because of another one
 _CODE_CHARACTERS: Final = 5
 # The statements are look-ups by index, and the statistics of a queue are wrong most of the time: it was empty when they were
@@ -45,47 +43,6 @@ _GONE: Final = frozenset(("57P01", "57P02", "57P03", "57P05", "08003", "08006"))
 # What the driver raises for a connection that has ended; InternalClientError for one that ended between two of its steps.
 BROKEN: Final = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 R = TypeVar("R")
-
-
-@dataclass(frozen=True, slots=True)
-class PostgresAddress:
-    """A URL, parsed. `dsn` may contain a password and is never shown."""
-
-    dsn: str
-    max_connections: int = MAX_CONNECTIONS
-    is_pooled: bool = False  # a pooler stands between, which gives each transaction another connection of the server
-
-    def __repr__(self) -> str:
-        return "<PostgresAddress>"
-
-
-def parse_postgres_url(url: str) -> PostgresAddress:
-    """postgres://USER:PASSWORD@HOST:PORT/DATABASE?... with libpq's parameters, settings of the server such as
-    `search_path=NAME`, and two of ours:
-
-        connections=8        the most connections of this process
-        pooler=transaction   for PgBouncer in its transaction mode: no prepared statements, no LISTEN, no settings
-
-    Raises ValueError with a text that contains no password.
-    """
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise ValueError("not a URL") from None  # its text may contain the password
-    if parts.scheme not in ("postgres", "postgresql"):
-        raise ValueError("the scheme must be postgres or postgresql")
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    pooler = options.pop("pooler", "")
-    if pooler not in ("", "transaction"):
-        raise ValueError("`pooler` must be transaction")
-    try:
-        n_connections = int(options.pop("connections", MAX_CONNECTIONS))
-    except ValueError:
-        n_connections = 0
-    if not 2 <= n_connections <= 1000:
-        raise ValueError("`connections` must be a number from 2 to 1000")
-    dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(options), ""))
-    return PostgresAddress(dsn, n_connections, is_pooled=bool(pooler))
 
 
 class PostgresPool:
@@ -154,7 +111,10 @@ class PostgresPool:
         except (*BROKEN, ValueError, asyncpg.PostgresError) as error:
             self._n_failed += 1
             self._closed_until = self._clock.now() + backoff_s(self._n_failed, BACKOFF_S, BACKOFF_MAX_S, self._rng)
-            raise describe_error(error) from None
+            described = describe_error(error)
+            if isinstance(described, StoreFull):
+                raise described from None
+            raise StoreUnavailable(f"no connection to the database of jobs.store: {described}") from None
         self._n_failed = 0
         return connection
 

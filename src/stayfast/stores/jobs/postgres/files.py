@@ -9,6 +9,7 @@ import msgspec
 
 from stayfast.core.jobs import FileInfo
 from stayfast.stores.base import StoreUnavailable
+from stayfast.stores.jobs.base import MAX_CHECKED, ORPHAN_AGE_S, IsKnown
 from stayfast.stores.jobs.postgres.connections import PostgresPool, make_sql, to_text
 from stayfast.stores.jobs.postgres.records import encode
 
@@ -22,6 +23,9 @@ SELECT record FROM stayfast_files WHERE tenant = $1 AND (expires_at IS NULL OR e
   {conditions} ORDER BY seq {order} LIMIT $2"""
 _INSERT: Final = """
 INSERT INTO stayfast_files (id, tenant, purpose, expires_at, record) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING"""
+_OLD: Final = """
+SELECT file_id FROM stayfast_bodies WHERE is_complete AND file_id > $1
+  AND written_at < (SELECT stayfast_now()) - $2::float8 ORDER BY file_id LIMIT $3"""
 _DELETE_PARTS: Final = """
 DELETE FROM stayfast_parts WHERE write_id = $1 AND n = ANY(ARRAY(
   SELECT n FROM stayfast_parts WHERE write_id = $1 LIMIT 64)) RETURNING n"""
@@ -74,6 +78,7 @@ class PostgresFileBodies:
 
     def __init__(self, pool: PostgresPool) -> None:
         self._pool = pool
+        self._checked = ""  # the last id that was checked for its record
 
     async def create(self, file_id: str, *, spare_bytes: int = 0) -> "PostgresFileWriter":  # the free space is not known
         write_id = uuid4().hex
@@ -99,6 +104,17 @@ class PostgresFileBodies:
                                       "RETURNING write_id", to_text(file_id))
         for row in rows:
             await delete_writing(self._pool, row["write_id"])
+
+    async def remove_orphans(self, is_known: IsKnown) -> int:
+        """See `FileBodies`."""
+        rows = await self._pool.fetch(_OLD, self._checked, ORPHAN_AGE_S, MAX_CHECKED)
+        self._checked = rows[-1]["file_id"] if len(rows) == MAX_CHECKED else ""
+        n_removed = 0
+        for row in rows:
+            if not await is_known(row["file_id"]):
+                await self.delete(row["file_id"])
+                n_removed += 1
+        return n_removed
 
 
 class PostgresFileWriter:

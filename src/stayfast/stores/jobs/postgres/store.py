@@ -5,8 +5,9 @@ from random import Random
 from stayfast.core.clock import Clock
 from stayfast.core.jobs import Job, JobState
 from stayfast.stores.jobs.base import EventsPage, SweepReport
+from stayfast.stores.jobs.postgres.address import parse_postgres_url
 from stayfast.stores.jobs.postgres.batches import PostgresBatches
-from stayfast.stores.jobs.postgres.connections import PostgresPool, parse_postgres_url
+from stayfast.stores.jobs.postgres.connections import PostgresPool
 from stayfast.stores.jobs.postgres.files import PostgresFileBodies, PostgresFileRecords, delete_abandoned
 from stayfast.stores.jobs.postgres.queue import PostgresQueue
 from stayfast.stores.jobs.postgres.records import PostgresRecords
