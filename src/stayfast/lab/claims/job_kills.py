@@ -31,7 +31,8 @@ BETWEEN_KILLS_S = (0.3, 1.5)
 N_SUBMITTERS = 4
 LEASE_S = 2.0
 N_LINES_PER_KILL = 8
-END_WITHIN_S = 180.0
+END_WITHIN_S = 180.0  # of jobs, after the last kill
+BATCH_WITHIN_S = 1800.0  # its lines come after single jobs, which are submitted until the last kill
 CLAIMED, STREAMING, ANSWERED = ("between claim and the upstream's first byte", "in mid-stream",
                                 "between the answer and its storage")
 SQLITE, POSTGRES = "SQLite", "PostgreSQL"
@@ -105,7 +106,7 @@ async def run_batch(fleet: JobFleet, lines: bytes) -> BatchOutcome:
         "input_file_id": file["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"},
         (("idempotency-key", "the-batch"),))
     clock = SystemClock()
-    until = clock.now() + END_WITHIN_S
+    until = clock.now() + BATCH_WITHIN_S
     while batch["status"] not in ("completed", "failed", "expired", "cancelled") and clock.now() < until:
         await asyncio.sleep(0.5)
         batch = await fleet.send_json("GET", f"/v1/batches/{batch['id']}")
