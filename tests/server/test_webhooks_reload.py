@@ -12,9 +12,26 @@ import pytest
 
 from tests.ports import free_port
 from tests.server.gateway_process import Gateway, until
-from tests.server.test_jobs_run import has_ended, settings, submit
 
 pytestmark = pytest.mark.sockets
+SETTINGS = """\
+upstreams: {{sim: {{kind: simulated, script: steady}}}}
+routes: {{m: [sim]}}
+server: {{drain_grace_s: 0}}
+jobs: {{path: {folder}, webhooks: {webhooks}}}
+"""
+JOB = json.dumps({"endpoint": "/v1/chat/completions", "body": {
+    "model": "m", "messages": [{"role": "user", "content": "hi"}]}}).encode()
+
+
+def submit(gateway: Gateway) -> str:
+    """Submit a job; returns its id."""
+    return str(json.loads(gateway.post("/v1/jobs", JOB))["id"])
+
+
+def has_ended(gateway: Gateway, job_id: str) -> bool:
+    """Whether a job has its result."""
+    return bool(json.loads(gateway.get(f"/v1/jobs/{job_id}"))["status"] == "completed")
 
 
 def test_webhook_receiver_that_a_reload_adds_gets_events(tmp_path: Path) -> None:
@@ -34,7 +51,7 @@ def test_webhook_receiver_that_a_reload_adds_gets_events(tmp_path: Path) -> None
     server = HTTPServer(("127.0.0.1", 0), Receiver)
     Thread(target=server.serve_forever, daemon=True).start()
     port, log, file = free_port(), tmp_path / "log", tmp_path / "stayfast.yaml"
-    file.write_text(settings(tmp_path))
+    file.write_text(SETTINGS.format(folder=tmp_path / "jobs", webhooks="[]"))
     with log.open("wb") as out:
         process = subprocess.Popen([sys.executable, "-m", "stayfast", "serve", "--config", str(file), "--port", str(port)],
                                    stdout=out, stderr=out)
@@ -44,7 +61,7 @@ def test_webhook_receiver_that_a_reload_adds_gets_events(tmp_path: Path) -> None
         before = submit(gateway)
         until(lambda: has_ended(gateway, before))
         webhook = f"[{{url: 'http://127.0.0.1:{server.server_port}/', secret: whsec_MDEyMzQ1Njc4OWFiY2RlZg==}}]"
-        file.write_text(settings(tmp_path).replace("lease_s: 5", f"lease_s: 5, webhooks: {webhook}"))
+        file.write_text(SETTINGS.format(folder=tmp_path / "jobs", webhooks=webhook))
         process.send_signal(signal.SIGHUP)
         until(lambda: b"reloaded" in log.read_bytes())
         job_id = submit(gateway)

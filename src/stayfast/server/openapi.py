@@ -6,6 +6,8 @@ import msgspec
 
 from stayfast.core.types import Api
 from stayfast.observe.waterfall import RequestSummary, Waterfall
+from stayfast.server.batch_openapi import SCHEMAS as BATCH_SCHEMAS
+from stayfast.server.batch_openapi import batch_paths
 from stayfast.server.http_request import LLM_PATHS
 from stayfast.server.job_openapi import SCHEMAS as JOB_SCHEMAS
 from stayfast.server.job_openapi import job_paths
@@ -176,13 +178,15 @@ def document(version: str) -> Json:
         "openapi": "3.1.0",
         "info": {"title": "Stayfast", "version": version, "description": _ABOUT},
         "paths": {path: {"post": _hot(api, schema_of[api])} for path, api in LLM_PATHS.items()} | _cold_paths()
-        | job_paths(schema_of, {"$ref": _REF.format(name="Error")}),
+        | job_paths(schema_of, {"$ref": _REF.format(name="Error")})
+        | batch_paths({"$ref": _REF.format(name="Error")}, {"$ref": _REF.format(name="MessagesError")}),
         "security": [{}, {"bearer": []}, {"key": []}],
         "components": {
             "schemas": components | {"Error": _ERROR, "MessagesError": _ERROR_OF_MESSAGES, "Model": _MODEL,
                                      "Models": _MODELS, "Health": _HEALTH, "Requests": _REQUESTS,
                                      "State": _STATE, "Caches": _CACHES, "Gateways": _GATEWAYS,
-                                     "Forgotten": _FORGOTTEN, **JOB_SCHEMAS, "Kept": _STORED_ANSWER} | waterfalls,
+                                     "Forgotten": _FORGOTTEN, **JOB_SCHEMAS, **BATCH_SCHEMAS,
+                                     "Kept": _STORED_ANSWER} | waterfalls,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"},
                                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"}},
         },
