@@ -27,6 +27,7 @@ def test_jobs_address_of_a_database_is_accepted_and_not_shown(address: str) -> N
     ('{store: "mysql://user:hush@host/db"}', "jobs.store", "must be like postgres://"),
     ('{store: "sqlite:///jobs.db"}', "jobs", "leave it out for the embedded store"),
     ('{store: "postgres://"}', "jobs", "must be like postgres://"),
+    ('{store: "postgres://user:hush@host/db?connections=x"}', "jobs.store", "`connections` must be a number"),
     ('{wake: "http://host"}', "jobs.wake", "must be like redis://"),
     ('{windows: {n: "22:00-06:00"}}', "jobs.windows.n", "no route of this name"),
     ('{webhooks: [{url: "http://h/", secret: s, tenants: [nobody]}]}', "jobs.webhooks[0].tenants", 'no key named "nobody"'),

@@ -81,10 +81,16 @@ class RecentRequests:
                 or bool(fact.attempts and fact.attempts[0].stalls))
 
     def find_by_id(self, request_id: str) -> Iterator[RequestDone]:
-        """Requests with this id, newest first. Clients may choose the id, so several can have the same."""
+        """Requests with this id, newest first. Clients may choose it, so several can have the same. The id of a job finds
+        the requests of its claims (`<job>-<claim>`).
+        """
         key = request_id.encode()
         found = (self._decoder.decode(packed) for ring in (self._all, self._notable) for packed in ring if key in packed)
-        return (fact for fact in found if fact.request_id == request_id)
+        return (fact for fact in found if request_id in (fact.request_id, _job_of(fact.request_id)))
 
     def newest_first(self, *, is_notable: bool = False) -> Iterator[RequestDone]:
         return map(self._decoder.decode, self._notable if is_notable else self._all)
+
+
+def _job_of(request_id: str) -> str | None:
+    return request_id.rpartition("-")[0] if request_id.startswith("job_") else None

@@ -34,6 +34,13 @@ def test_recent_keeps_newest_requests() -> None:
     assert ids(filled(done(), size=0).newest_first()) == []
 
 
+def test_recent_id_of_a_job_finds_its_claims_and_no_other_job() -> None:
+    recent = filled(*(done(request_id=name) for name in ("job_1-1", "job_1-2", "job_12-1", "job_1_3-1", "r-1")))
+    assert ids(recent.find_by_id("job_1")) == ["job_1-2", "job_1-1"]
+    assert ids(recent.find_by_id("job_1_3")) == ["job_1_3-1"]
+    assert ids(recent.find_by_id("r")) == []
+
+
 @pytest.mark.parametrize("changes", [
     {"status": 502}, {"status": 499}, {"status": 404}, {"over_stage": Stage.CALL}, {"degraded": "partial"}, {"ttft_s": 2.0},
     {"attempts": (attempt(), attempt(n_attempt=2))}, {"attempts": (attempt(stalls=(Stall(1.2, 3.0),)),)}])
