@@ -180,7 +180,7 @@ def test_allowance_stays_within_bounds_for_any_samples(samples: list[tuple[float
         assert allowance.allowed >= 1.0
 
 
-def test_allowance_beside_a_trickle_of_requests_grows_without_a_decision() -> None:
+def test_allowance_with_a_trickle_of_requests_grows_without_a_decision() -> None:
     """A request every ten seconds teaches nothing for minutes; a batch must not stay at one job for that long."""
     allowance, now, n_measuring = JobAllowance(0.0), 0.0, 0
     for _ in range(90):
