@@ -55,4 +55,5 @@ def anchors(page: Path) -> set[str]:
 
 def variables_for(text: str) -> dict[str, str]:
     """An environment with all that a settings file refers to: a digest where one is meant, else some text."""
-    return {name: DIGEST if name.endswith("DIGEST") else "something" for name in REFERENCE.findall(text)}
+    known = {"DIGEST": DIGEST, "STORE": "postgres://user@host/database"}
+    return {name: known.get(name.rpartition("_")[2], "something") for name in REFERENCE.findall(text)}

@@ -2,12 +2,15 @@
 
 import re
 from configparser import RawConfigParser
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
 
 from stayfast.cli import EXIT_STATUSES, _parser
+from stayfast.compose.jobs import jobs_folder
+from stayfast.jobs.config import JobsConfig
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.alerts.files import prometheus_rules
 from stayfast.observe.log import _RequestLine
@@ -51,6 +54,8 @@ def test_systemd_unit_is_valid() -> None:
     assert int(service["LimitNOFILE"]) > 2 * ServerConfig().max_connections
     assert service["ExecReload"].endswith("-HUP $MAINPID")
     _parser().parse_args(service["ExecStart"].split()[1:])
+    name, _, state = service["Environment"].partition("=")
+    assert jobs_folder(JobsConfig(), {name: state}).parent == Path(state, service["StateDirectory"])
 
 
 def test_kubernetes_manifest_is_valid() -> None:
@@ -61,6 +66,8 @@ def test_kubernetes_manifest_is_valid() -> None:
     pod = parts["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     (port,) = container["ports"]
+    (state,) = (mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "state")
+    assert jobs_folder(JobsConfig(), image_environment()).parent == Path(state)
     assert port["containerPort"] == settings.server.port
     probes = {container[name]["httpGet"]["path"] for name in ("livenessProbe", "readinessProbe")}
     assert probes == {"/livez", "/readyz"} <= HEALTH
@@ -88,6 +95,19 @@ def test_compose_file_is_valid() -> None:
     assert ports == {str(settings.server.port)}
     assert int(one["stop_grace_period"].removesuffix("s")) > longest_stop_s(settings.server)
     assert set(one["depends_on"]) == {"postgres", "redis"} < set(parts["services"])
+
+
+def image_environment() -> dict[str, str]:
+    """The variables that the Dockerfile sets."""
+    return dict(re.findall(r"^ENV (\w+)=(.*)$", (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def test_the_image_has_a_folder_for_jobs() -> None:
+    """Its user may write there, and a volume keeps it."""
+    text = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
+    folder = jobs_folder(JobsConfig(), image_environment()).parent
+    assert f"VOLUME {folder}\n" in text
+    assert re.search(rf"^RUN install -d .*{folder}$", text, re.MULTILINE)
 
 
 def test_the_image_runs_a_command_that_exists() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ from stayfast.core.errors import Fault
 from stayfast.core.events import JobEnded, JobLeaseLost, JobReturned, RequestDone
 from stayfast.core.jobs import JobState
 from stayfast.jobs.config import JobsConfig
+from stayfast.jobs.service import WORK
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.testing import Fail, Script, ScriptedUpstream, SendText, SimLoop, Wait, run
@@ -197,6 +199,61 @@ def test_a_lost_lease_stops_the_job_and_discards_its_result() -> None:
         assert rig.n_open == 0
         assert rig.store.jobs[job_id].job.worker == "other:boot:1"
         assert len(rig.sink.facts_of(JobLeaseLost)) == 1
+
+    drive(main)
+
+
+def test_a_worker_that_claims_its_own_lost_job_again_holds_the_new_claim() -> None:
+    """As after a pause of the process that is longer than the lease: the sweep and the claim come before the heartbeat."""
+    async def main(loop: SimLoop) -> None:
+        rig = JobsRig(loop, [(Wait(100.0), SendText("late")), (Wait(100.0), SendText("again"))])
+        async with rig.running() as runner:
+            job_id = await rig.submit()
+            await asyncio.sleep(1)
+            await rig.store.recover(WORKER)
+            await rig.store.notify(WORK)
+            for _ in range(9):  # leases end, unless heartbeats extend them
+                await asyncio.sleep(10)
+                await rig.store.sweep(max_claims=3)
+                assert runner.n_running == 1
+                assert rig.n_open == 1
+            job = await rig.wait_for_end(job_id)
+        assert (job.state, job.token) == (JobState.COMPLETED, 2)
+        assert text_of_body(rig.result(job_id).body) == "again"
+        assert len(rig.sink.facts_of(JobLeaseLost)) == 1
+
+    drive(main)
+
+
+def test_a_heartbeat_that_meets_the_end_of_its_job_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store ends the job and answers the heartbeat in one transaction; the end is announced all the same."""
+    async def main(loop: SimLoop) -> None:
+        rig = JobsRig(loop, [ANSWER])
+        finish, extend = rig.store.finish, rig.store.extend
+        finished, committed = asyncio.Event(), asyncio.Event()
+
+        async def finish_late(results: Any) -> list[bool]:
+            replies = await finish(results)
+            finished.set()
+            await committed.wait()
+            return replies
+
+        async def extend_after(*args: Any) -> Any:
+            await finished.wait()
+            heartbeat = await extend(*args)
+            committed.set()
+            return heartbeat
+
+        monkeypatch.setattr(rig.store, "finish", finish_late)
+        monkeypatch.setattr(rig.store, "extend", extend_after)
+        async with rig.running():
+            job_id = await rig.submit()
+            await asyncio.sleep(0.1)
+            await rig.store.notify(WORK)  # a heartbeat
+            await asyncio.sleep(5)
+        assert rig.state(job_id) is JobState.COMPLETED
+        assert len(rig.sink.facts_of(JobEnded)) == 1
+        assert not rig.sink.facts_of(JobLeaseLost)
 
     drive(main)
 

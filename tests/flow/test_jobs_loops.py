@@ -18,6 +18,7 @@ from stayfast.jobs.webhooks import WebhookSender
 from stayfast.stores.jobs.base import FileBodies, JobStore
 from stayfast.stores.jobs.reports import ReportStore
 from stayfast.testing import RecordingSink, SendText, SimLoop, Wait, run
+from stayfast.testing.job_store import MemoryJobStore
 from tests.flow.jobs_rig import JobsRig
 from tests.flow.rig import MODEL
 
@@ -115,12 +116,50 @@ def test_an_outcome_that_cannot_be_stored_does_not_stop_the_others() -> None:
     drive(main)
 
 
+class SetClock:
+    """The time of a loop, and a wall clock that is set."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self.ahead_s = 0.0
+
+    def now(self) -> float:
+        return self._loop.now()
+
+    def wall(self) -> float:
+        return self._loop.wall() + self.ahead_s
+
+    def cpu(self) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize("ahead_s", [3600.0, -3600.0])
+def test_sweeper_after_a_jump_of_the_clock_leaves_jobs_to_their_live_workers(tmp_path: Path, ahead_s: float) -> None:
+    """Their heartbeats extend the leases, which have ended by the new time, before the next sweep."""
+    async def main(loop: SimLoop) -> None:
+        rig, clock = JobsRig(loop, [(Wait(100.0), SendText("once"))]), SetClock(loop)
+        rig.store = MemoryJobStore(clock)
+        sweeper = JobSweeper(rig.store.as_store(), cast("FileBodies", None), WorkerPresence(tmp_path), rig.get_config,
+                             clock=clock, sink=RecordingSink(), on_depths=lambda _: None, report=rig.reported.append)
+        async with rig.running():
+            job_id = await rig.submit()
+            sweeping = asyncio.create_task(sweeper.run(sweeps=True))
+            for _ in range(3):
+                await asyncio.sleep(20.5)
+                clock.ahead_s += ahead_s
+            job = await rig.wait_for_end(job_id)
+            sweeping.cancel()
+        assert (job.state, job.token) == (JobState.COMPLETED, 1)
+
+    drive(main)
+
+
 def test_sweeper_goes_on_after_an_unexpected_exception(tmp_path: Path) -> None:
     """The next sweep follows after the usual pause."""
     async def main(loop: SimLoop) -> None:
         rig, reported, depths = JobsRig(loop, [ANSWER]), list[BaseException](), list[QueueDepth]()
         store = FaultyStore(rig.store, "sweep").as_store()
-        sweeper = JobSweeper(store, cast("FileBodies", NoFiles()), WorkerPresence(tmp_path), rig.get_config,
+        sweeper = JobSweeper(store, cast("FileBodies", NoFiles()), WorkerPresence(tmp_path), rig.get_config, clock=loop,
                              sink=RecordingSink(), on_depths=depths.extend, report=reported.append)
         await rig.submit()
         sweeping = asyncio.create_task(sweeper.run(sweeps=True))
@@ -144,7 +183,8 @@ def test_webhook_sender_goes_on_after_an_unexpected_exception() -> None:
 
         store = JobsRig(loop, [ANSWER]).store
         reports = FaultyStore(type("Reports", (), {"claim_reports": staticmethod(claim_reports)}), "claim_reports")
-        sender = WebhookSender(store.as_store(), cast("ReportStore", reports), lambda: [RECEIVER], "w", clock=loop,
+        hook = WebhookConfig("http://127.0.0.1:9/", Secret("s"))
+        sender = WebhookSender(store.as_store(), cast("ReportStore", reports), lambda: [hook], "w", clock=loop,
                                rng=Random(1), sink=RecordingSink(), report=reported.append)
         sending = asyncio.create_task(sender.run())
         await asyncio.sleep(20)

@@ -42,6 +42,7 @@ class MemoryJobs:
         self.results: dict[str, JobResult] = {}
         self.stored_events: dict[str, list[JobEvent]] = {}
         self.first_n = 0
+        self.n_counted = 0  # calls of count_unfinished
         self.reports: list[Report] = []
         self._woken = asyncio.Event()
 
@@ -128,6 +129,7 @@ class MemoryJobs:
         return [job.id for job in self.jobs.values() if job.state is JobState.QUEUED].index(job_id)
 
     async def count_unfinished(self, tenant: str | None) -> int:
+        self.n_counted += 1
         return sum(job.tenant == tenant and not job.state.is_final for job in self.jobs.values())
 
     async def append_events(self, job_id: str, token: int, events: Sequence[JobEvent]) -> bool:

@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from stayfast.cli import main as command_line
-from stayfast.cli.jobs import format_age, format_instant, format_jobs
+from stayfast.cli.jobs import format_age, format_instant, format_job, format_jobs
 from stayfast.core.jobs import JobState, Report
 from tests.server.fakes import Client, Running, get
 from tests.server.keys import ADMIN, KEY
@@ -156,3 +156,12 @@ def test_format_age_has_a_fitting_unit(age_s: float, text: str) -> None:
     assert format_age(None, NOW) == "-"
     assert text in format_instant(NOW - age_s, NOW)
     assert text in format_instant(NOW + age_s, NOW)
+
+
+def test_a_job_is_printed_without_empty_fields_and_with_its_request() -> None:
+    text = format_job({"id": "job_1", "created_at": NOW - 60, "token": 2, "cost_usd": None, "why": "",
+                       "usage": {"input_total": 10, "output": 15, "reasoning": 0}, "request_id": "job_1-2"}, NOW)
+    names = [line.split()[0] for line in text.splitlines() if line]
+    assert names == ["id", "created_at", "claims", "usage", "request_id", "Where"]
+    assert "input_total 10, output 15\n" in text
+    assert text.endswith("stayfast explain job_1-2\n")

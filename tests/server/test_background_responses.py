@@ -187,6 +187,27 @@ def test_previous_response_of_ours_is_sent_as_conversation(*, is_background: boo
     uvloop.run(main())
 
 
+def test_job_may_continue_a_response() -> None:
+    """With its conversation in place of the id, as every other door does; an unknown one is refused."""
+
+    async def main() -> None:
+        async with serving_jobs() as (running, store):
+            client = await running.connect()
+            first = (await create(client))[2]["id"]
+            await store.play(first, [], json.dumps(RESPONSE).encode())
+            for previous, status in ((first, 202), ("resp_sfunknown", 400)):
+                body = {"model": "m", "input": "more", "previous_response_id": previous}
+                client.send(post(json.dumps({"endpoint": "/v1/responses", "body": body}).encode(), "/v1/jobs", MINE))
+                got, _, answer = await client.answer()
+                assert got == status
+                if got == 202:
+                    stored = json.loads(store.new[json.loads(answer)["id"]].body)
+                    assert [item["content"] for item in stored["input"]][-1] == "more"
+                    assert "previous_response_id" not in stored
+
+    uvloop.run(main())
+
+
 async def respond_later(client: Client, prefer: str, *lines: str, body: bytes = b"") -> tuple[int, dict[str, str], Any]:
     """A chat request with a preference."""
     client.send(post(body or b'{"model":"m","messages":[{"role":"user","content":"hi"}]}', "/v1/chat/completions", MINE,

@@ -206,6 +206,8 @@ def test_events_go_on_after_the_last_one_received() -> None:
                 other.send(get(f"/v1/jobs/{job['id']}/events", MINE, line, "connection: close"))
                 _, _, body = (await other.rest()).partition(b"\r\n\r\n")
                 assert body.count(b"data:") == 3 - after
+            status, _, error = await fetch(client, f"/v1/jobs/{job['id']}/events?after=7")  # it never had that one
+            assert (status, error["error"]["code"]) == (410, "stream_gone")
             store.first_n = 2
             status, _, error = await fetch(client, f"/v1/jobs/{job['id']}/events?after=0")
             assert (status, error["error"]["code"]) == (410, "stream_gone")
@@ -257,6 +259,21 @@ def test_too_many_queued_jobs_are_refused_with_retry_after() -> None:
             status, headers, error = await submit(client)
             assert (status, error["error"]["code"]) == (429, "too_many_jobs")
             assert int(headers["retry-after"]) > 0
+
+    uvloop.run(main())
+
+
+def test_jobs_that_end_make_room_at_once_and_counts_are_read_rarely() -> None:
+    """The count of a key is read once a second, and whenever it seems to be used up."""
+
+    async def main() -> None:
+        async with serving_jobs(JobsConfig(max_queued=20)) as (running, store):
+            client = await running.connect()
+            ids = [(await submit(client))[2]["id"] for _ in range(15)]
+            assert store.n_counted < 15
+            for job_id in ids[:10]:
+                store.change(job_id, state=JobState.COMPLETED)
+            assert [(await submit(client))[0] for _ in range(16)] == [202] * 15 + [429]
 
     uvloop.run(main())
 

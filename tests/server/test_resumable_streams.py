@@ -302,3 +302,51 @@ def test_live_stream_without_store_is_an_ordinary_stream() -> None:
             running.errors.clear()
 
     uvloop.run(main())
+
+
+def test_same_request_twice_at_once_is_generated_once() -> None:
+    """Also before the first one is stored. Another body under the same id is another stream."""
+
+    async def main() -> None:
+        go_on = asyncio.Event()
+        async with serving_jobs(gateway=generate(*BLOCKS[:2], until(go_on), *BLOCKS[2:]), store=SlowStore()) as (running, _):
+            clients = [await running.connect() for _ in range(3)]
+            for client in clients[:2]:
+                client.send(ask(STREAM, "x-request-id: mine"))
+                await client.until(b"id: 1-1\n")
+            clients[2].send(ask(STREAM.replace(b"hi", b"ho"), "x-request-id: mine"))
+            await clients[2].until(b"id: 1-1\n")
+            assert len(running.backend.gateway.seen) == 2
+            go_on.set()
+            for client in clients:
+                assert (await client.rest()).count(b"id: ") == len(BLOCKS) - 2
+
+    uvloop.run(main())
+
+
+class SlowStore(MemoryJobs):
+    """A store that takes a while to accept a job."""
+
+    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        await asyncio.sleep(0.5)
+        return await super().submit(jobs)
+
+
+def test_stream_that_another_gateway_stored_first_is_not_mixed_with_it() -> None:
+    """The client gets its own stream; the stored one stays as it is."""
+
+    async def main() -> None:
+        async with serving_jobs(gateway=generate(), store=OtherGatewaysStore()) as (running, store):
+            assert body_of(await running.ask(ask(STREAM, "x-request-id: mine"))) == whole()
+            await asyncio.sleep(0.2)
+            assert not any(store.stored_events.values())
+            assert not store.results
+
+    uvloop.run(main())
+
+
+class OtherGatewaysStore(MemoryJobs):
+    """A store that got each job from another gateway a moment before."""
+
+    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
+        return [Submitted(one.job, is_new=False) for one in await super().submit(jobs)]

@@ -250,3 +250,15 @@ class ClaimSuite(RiggedSuite):
         last = await claim_one(rig.store)
         assert await rig.store.finish([result_of(last)]) == [True]
         assert await rig.store.retry_dead("j1") is None
+
+    @on_store
+    async def test_retry_of_a_stream_reopens_it(self, rig: JobStoreRig) -> None:
+        """Its end is not the end of the next attempt; the numbers stay, so that a client goes on where it was."""
+        await rig.store.submit([new_job("j1")])
+        claimed = await claim_one(rig.store)
+        first, last = events_from(0, 2, claimed.job.token)
+        await rig.store.append_events("j1", claimed.job.token, [first, msgspec.structs.replace(last, is_last=True)])
+        await rig.store.finish([result_of(claimed, state=JobState.FAILED)])
+        await rig.store.retry_dead("j1")
+        stored = (await rig.store.read_events("j1", -1)).events
+        assert stored == (first, msgspec.structs.replace(last, data=b""))

@@ -266,6 +266,15 @@ class CancelSuite(RiggedSuite):
         assert [await rig.store.count_ahead(f"a{n}") for n in (0, 300, 650, 699)] == [0, 300, 650, 699]
 
     @on_store
+    async def test_submission_counts_the_jobs_before_it_or_leaves_that_open(self, rig: JobStoreRig) -> None:
+        """As `count_ahead` counts them at once afterwards."""
+        await rig.store.submit([new_job(f"old{n}", tenant="a") for n in range(20)])
+        submitted = await rig.store.submit([new_job("b", tenant="b"), new_job("a", tenant="a"), new_job("first", rank=0),
+                                            new_job("other", model="other")])
+        for one in submitted:
+            assert one.n_ahead in (None, await rig.store.count_ahead(one.job.id))
+
+    @on_store
     async def test_events_are_read_after_a_number(self, rig: JobStoreRig) -> None:
         """In order, in pages, across claims; a repeated append changes nothing."""
         await rig.store.submit([new_job("j1", is_stream=True)])

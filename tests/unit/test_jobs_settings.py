@@ -1,4 +1,4 @@
-"""The addresses of the stores of jobs in a settings file."""
+"""The section `jobs` of a settings file."""
 
 import sys
 
@@ -7,34 +7,36 @@ import pytest
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
 
-TEXT = "upstreams: {u: {kind: simulated}}\nroutes: {m: [u]}\n"
+REST = "upstreams: {u: {kind: simulated}}\nroutes: {m: [u]}\n"
 
 
-def read(jobs: str) -> Settings:
-    """The settings with these of jobs."""
-    return load_settings(SettingsText("f.yaml", f"{TEXT}jobs: {{{jobs}}}\n"), {}, kinds=KINDS)
+def read(text: str) -> Settings:
+    return load_settings(SettingsText("j.yaml", REST + text), {}, kinds=KINDS)
 
 
-@pytest.mark.parametrize(("jobs", "message"), [
-    ("store: 'mysql://u:hush@h/db'", "f.yaml:3:15: jobs.store: the scheme must be postgres or postgresql"),
-    ("store: 'postgres://u:hush@h:port/db'", "f.yaml:3:15: jobs.store: the port must be a number"),
-    ("store: 'postgres://u:hush@[h/db'", "jobs.store: not a URL"),
-    ("store: 'postgres://u:hush@h/db?connections=many'", "jobs.store: `connections` must be a number"),
-    ("wake: 'http://:hush@h/'", "f.yaml:3:14: jobs.wake: must be like redis://"),
-    ("wake: 'hush'", "jobs.wake: must be like redis://")])
-def test_jobs_wrong_address_is_refused_with_its_place(jobs: str, message: str) -> None:
-    """And without the secret."""
-    with pytest.raises(SettingsError) as refused:
-        read(jobs)
-    assert message in str(refused.value)
-    assert "hush" not in str(refused.value)
-
-
-@pytest.mark.parametrize("store", ["postgres://u:p@h/db", "postgresql://h1:5432,h2:5433/db?pooler=transaction"])
-def test_jobs_right_addresses_are_accepted(store: str) -> None:
-    settings = read(f"store: '{store}', wake: 'rediss://:p@h:6379/2'")
+@pytest.mark.parametrize("address", [
+    "postgres://user:hush@host:5432/db", "postgresql://host/db?connections=4", "postgres:///db?host=/run/postgresql"])
+def test_jobs_address_of_a_database_is_accepted_and_not_shown(address: str) -> None:
+    settings = read(f'jobs: {{store: "{address}", wake: "redis://host:6379/1"}}\n')
     assert settings.jobs.store is not None
-    assert settings.jobs.store.reveal() == store
+    assert settings.jobs.store.reveal() == address
+    assert "hush" not in repr(settings)
+
+
+@pytest.mark.parametrize(("section", "where", "message"), [
+    ('{store: "mysql://user:hush@host/db"}', "jobs.store", "must be like postgres://"),
+    ('{store: "sqlite:///jobs.db"}', "jobs", "leave it out for the embedded store"),
+    ('{store: "postgres://"}', "jobs", "must be like postgres://"),
+    ('{wake: "http://host"}', "jobs.wake", "must be like redis://"),
+    ('{windows: {n: "22:00-06:00"}}', "jobs.windows.n", "no route of this name"),
+    ('{webhooks: [{url: "http://h/", secret: s, tenants: [nobody]}]}', "jobs.webhooks[0].tenants", 'no key named "nobody"'),
+])
+def test_jobs_bad_value_is_named_with_what_to_write(section: str, where: str, message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read(f"jobs: {section}\n")
+    assert where in str(caught.value)
+    assert message in str(caught.value)
+    assert "hush" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("jobs", "where"), [("store: 'postgres://h/db'", "store"), ("wake: 'redis://h'", "wake")])
@@ -42,4 +44,4 @@ def test_jobs_store_without_package_is_refused(jobs: str, where: str, monkeypatc
     """And says how to get it."""
     monkeypatch.setattr(sys.modules["stayfast.settings.consistency"], "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=rf"jobs\.{where}: needs a package .* pip install '\.\[(postgres|redis)\]'"):
-        read(jobs)
+        read(f"jobs: {{{jobs}}}\n")

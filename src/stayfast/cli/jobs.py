@@ -17,6 +17,7 @@ from stayfast.core.jobs import JobState
 _HEAD = ("JOB", "STATE", "MODEL", "KEY", "AGE", "CLAIMS", "WHY")
 _QUEUE_HEAD = ("MODEL", "QUEUED", "RUNNING", "LATER", "OLDEST")
 _WEBHOOK_HEAD = ("EVENT", "STATE", "OF", "AGE", "ATTEMPTS", "WHY")
+_LABELS = {"token": "claims", "n_tokens": "tokens_about"}
 _DEAD = JobState.DEAD.value
 
 
@@ -52,10 +53,7 @@ def _show(arguments: argparse.Namespace) -> None:
     if arguments.json:
         sys.stdout.write(body.decode() + "\n")
         return
-    now = SystemClock().wall()
-    for name, value in msgspec.json.decode(body).items():
-        text = format_instant(value, now) if name.endswith("_at") else str(value)
-        sys.stdout.write(f"{name:14}{text}\n")
+    sys.stdout.write(format_job(msgspec.json.decode(body), SystemClock().wall()))
 
 
 def _change(arguments: argparse.Namespace) -> None:
@@ -72,6 +70,23 @@ def _print_webhooks(arguments: argparse.Namespace) -> None:
     body = send(arguments, "GET", "/admin/webhooks")
     listing = format_webhooks(msgspec.json.decode(body)["data"], SystemClock().wall())
     sys.stdout.write(body.decode() + "\n" if arguments.json else listing)
+
+
+def format_job(job: dict[str, Any], now: float) -> str:
+    """One job, a line for each field that has a value; then how to see its last request."""
+    lines = []
+    for name, value in job.items():
+        if value in (None, ""):
+            continue
+        text = str(value)
+        if isinstance(value, dict):
+            text = ", ".join(f"{key} {item}" for key, item in value.items() if item)
+        elif name.endswith("_at"):
+            text = format_instant(value, now)
+        lines.append(f"{_LABELS.get(name, name):14}{text}\n")
+    if job.get("request_id"):
+        lines.append(f"\nWhere its time went: stayfast explain {job['request_id']}\n")
+    return "".join(lines)
 
 
 def format_webhooks(reports: list[dict[str, Any]], now: float) -> str:

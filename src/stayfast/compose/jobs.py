@@ -168,7 +168,7 @@ class JobsHost:
             self.runner.start(self.presence.worker)
             if self._is_sweeper:
                 self._loops += [parts.spawn(loop) for loop in self._upkeep(store)]
-        sweeper = JobSweeper(store, self.files, self.presence, self._get_config, sink=parts.sink,
+        sweeper = JobSweeper(store, self.files, self.presence, self._get_config, clock=parts.clock, sink=parts.sink,
                              on_depths=self._take_depths, report=parts.report)
         await sweeper.run(sweeps=self._is_sweeper)
 
@@ -178,9 +178,8 @@ class JobsHost:
         for _ in range(N_COORDINATORS):
             yield BatchCoordinator(self._get_service, worker, is_known_model=self._is_known_model,
                                    report=parts.report).run()
-        reports = cast("ReportStore", store)
-        yield WebhookSender(store, reports, lambda: self.config.webhooks, worker, clock=parts.clock, rng=parts.rng,
-                            sink=parts.sink, report=parts.report).run()
+        yield WebhookSender(store, cast("ReportStore", store), lambda: self.config.webhooks, worker, clock=parts.clock,
+                            rng=parts.rng, sink=parts.sink, report=parts.report).run()
 
     def gauges(self) -> Samples:
         """The queue's figures, from the process that sweeps; and what each upstream allows."""

@@ -99,7 +99,7 @@ class Process:
         return ServerHooks(clock=self._clock, sink=self._observers.sink, entropy=os.urandom(8), version=__version__,
                     on_error=self.report, on_listening=on_listening, on_draining=on_draining,
                     on_reload=self.reload, start_trace=tracing.start_trace if tracing is not None else None,
-                    held_bytes=self._observers.held)
+                    held_bytes=self._observers.held, socket_counts=self._observers.sockets)
 
     def drain(self) -> None:
         """Claim no more jobs."""

@@ -35,6 +35,7 @@ from stayfast.observe.fact_batch import FactBatch, FactConsumer
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import CONTENT_TYPE
+from stayfast.observe.metrics.definitions import WEBSOCKET_MESSAGES, WEBSOCKETS
 from stayfast.observe.metrics.gen_ai import GenAiMetrics
 from stayfast.observe.metrics.job_metrics import JobMetrics
 from stayfast.observe.recent_requests import RecentRequests
@@ -48,6 +49,7 @@ from stayfast.pipeline.stages.call.midstream_failover import ThroughputMonitor, 
 from stayfast.policy.admission.lanes import LANES
 from stayfast.policy.admission.response_owners import ResponseOwners
 from stayfast.server.config import ServerConfig
+from stayfast.server.sockets.counts import SocketCounts
 from stayfast.settings import AddedUpstream, HttpUpstream, Settings, TurnUpstreamSettings, read_environment
 from stayfast.settings import Upstream as UpstreamSettings
 from stayfast.stores.embedder import Embedders
@@ -73,11 +75,14 @@ class Observers:
     def __init__(self, settings: Settings, clock: Clock, siblings: WorkerPeers | None = None, sink: Sink | None = None
                  ) -> None:
         self.current = current = CurrentSystem(clock)
+        self.sockets = SocketCounts()
         self.writer = LineWriter(log_config(settings))
         self.log = LogSink(log_config(settings), self.writer, clock)
         self.metrics = MetricsSink(clock, slo_bounds_s(settings), lost=self._lost, in_flight=current.in_flight,
-                                   queued=current.queued, gauges=lambda: current.gauges() | self.fleet.gauges(),
-                                   counters=lambda: current.counters() | self.fleet.counters())
+                                   queued=current.queued, gauges=lambda: current.gauges() | self.fleet.gauges() | {
+                                       WEBSOCKETS.name: self.sockets.open_rows()},
+                                   counters=lambda: current.counters() | self.fleet.counters() | {
+                                       WEBSOCKET_MESSAGES.name: self.sockets.message_rows()})
         self.recent = RecentRequests(settings.recent)
         self.tracing = make_span_exporter(settings, self.log, current.peers)
         self.held = HeldBytes(settings.server.max_buffered_bytes)

@@ -62,7 +62,7 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     aged_at: float | None = None  # from then on it runs before all ranks, so that nothing starves
     keep_s: float = 86_400.0  # how long the job and its result are stored after its end
     idempotency_key: str | None = None  # unique by tenant and door
-    digest: bytes = b""  # of the request: another request with the same key is a conflict
+    digest: bytes = b""  # of the request, if there is a key: another request with the same key is a conflict
     batch_id: str | None = None
     line: int | None = None  # in its batch, from 1
     custom_id: str | None = None
@@ -104,12 +104,14 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
 class Submitted(msgspec.Struct, frozen=True):
     """is_new: False if an earlier submission had the same idempotency key; then `job` is that one. is_conflict: its request
-    was another one.
+    was another one. n_ahead: how many queued jobs of its route run before a new one, if the store counted them when it
+    stored it; None: `JobStore.count_ahead` counts them.
     """
 
     job: Job
     is_new: bool = True
     is_conflict: bool = False
+    n_ahead: int | None = None
 
 
 class ClaimedJob(msgspec.Struct, frozen=True):

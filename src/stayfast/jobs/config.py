@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from re import fullmatch
 from types import MappingProxyType
 from typing import Annotated, Literal
 
 from stayfast.core.setting import Secret, SettingDoc, check_bounds
+from stayfast.policy.fleet.config import REDIS_URL, REDIS_URL_FORM
 from stayfast.policy.jobs.windows import parse_window
 from stayfast.wire.jobs.webhooks import EVENT_TYPES, decode_secret
+
+_POSTGRES_URL = r"postgres(ql)?://[^\s/?#][^\s#]*|postgres(ql)?:///[^\s#]*[?&]host=[^\s#]+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,11 @@ class JobsConfig:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        if self.store is not None and not fullmatch(_POSTGRES_URL, self.store.reveal()):
+            raise ValueError("store must be like postgres://user:password@host:5432/database; leave it out for the embedded "
+                             "store, whose folder is `path`")
+        if self.wake is not None and not fullmatch(REDIS_URL, self.wake.reveal()):
+            raise ValueError(f"wake must be like {REDIS_URL_FORM}")
         for text in self.windows.values():
             parse_window(text)
 

@@ -24,6 +24,7 @@ from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import JobStore
 from stayfast.wire.errors import encode_error, encode_error_event
 from stayfast.wire.jobs.collected_answer import collect_events
+from stayfast.wire.jobs.response_objects import data_of
 from stayfast.wire.request_body import decode
 
 IDEMPOTENCY_KEY = "idempotency-key"
@@ -149,8 +150,8 @@ class JobExecution:
         """An earlier claim stored its whole stream and died before it stored the result: clients have this answer."""
         body = collect_events(job.api, [event.data for event in events])
         if body is None:
-            return JobResult(job.id, job.token, JobState.FAILED, 502, events[-1].data, request_id_of(job),
-                             why="upstream_failed")
+            return JobResult(job.id, job.token, JobState.FAILED, 502, data_of(events[-1].data),
+                             f"{job.id}-{events[-1].epoch}", why="upstream_failed")
         return JobResult(job.id, job.token, JobState.COMPLETED, 200, body, f"{job.id}-{events[-1].epoch}")
 
 

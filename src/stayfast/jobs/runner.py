@@ -196,6 +196,9 @@ class JobRunner:
 
     def _start_job(self, claimed: ClaimedJob) -> None:
         running = RunningJob(claimed, self._clock.now())
+        before = self._running.get(claimed.job.id)
+        if before is not None:  # its lease ended before its heartbeat
+            self._lose(before)
         self._running[claimed.job.id] = running
         running.task = self._tasks.spawn(self._run(running))
 
@@ -215,7 +218,8 @@ class JobRunner:
                 running.is_decided = True
                 await self._settle(running, outcome)
         finally:
-            self._running.pop(job.id, None)
+            if self._running.get(job.id) is running:  # else this worker has claimed it again
+                del self._running[job.id]
             self._wake.set()
 
     async def _settle(self, running: RunningJob, outcome: JobOutcome | None) -> None:
@@ -256,22 +260,27 @@ class JobRunner:
 
     async def _beat_once(self, worker: str, lease_s: float) -> None:
         """Raises StoreUnavailable."""
-        held = [HeldJob(job_id, running.claimed.job.token) for job_id, running in self._running.items()]
+        held = dict(self._running)
         if held:
-            self._stop_jobs(await self._store.extend(worker, held, lease_s))
+            self._stop_jobs(held, await self._store.extend(
+                worker, [HeldJob(job_id, running.claimed.job.token) for job_id, running in held.items()], lease_s))
 
-    def _stop_jobs(self, heartbeat: Heartbeat) -> None:
-        for job_id in heartbeat.lost:
-            running = self._running.get(job_id)
-            if running is not None and not running.is_lost:
-                running.is_lost = True
-                self._sink.emit(JobLeaseLost(self._capacity.route_of(running.claimed.job.model)))
-                _cancel(running)
-        for job_id in heartbeat.cancelled:
-            running = self._running.get(job_id)
-            if running is not None and not (running.is_cancelled or running.is_lost or running.is_decided):
+    def _stop_jobs(self, held: Mapping[str, RunningJob], heartbeat: Heartbeat) -> None:
+        """held: the claims that were extended. The store decides about those with an outcome: an ended job has no lease."""
+        for running in (held[job_id] for job_id in heartbeat.lost):
+            if not running.is_decided:
+                self._lose(running)
+        for running in (held[job_id] for job_id in heartbeat.cancelled):
+            if not (running.is_cancelled or running.is_lost or running.is_decided):
                 running.is_cancelled = True
                 _cancel(running)
+
+    def _lose(self, running: RunningJob) -> None:
+        """Stop a job that another claim has by now."""
+        if not running.is_lost:
+            running.is_lost = True
+            self._sink.emit(JobLeaseLost(self._capacity.route_of(running.claimed.job.model)))
+            _cancel(running)
 
     def __repr__(self) -> str:
         return f"<JobRunner: {self.n_running} jobs{', draining' if self._is_draining else ''}>"

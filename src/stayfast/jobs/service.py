@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from math import sqrt
+from math import inf, sqrt
 from os import getpid
 from secrets import token_hex
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from stayfast.stores.jobs.base import FileBodies, JobStore, StoreFull
 
 WORK = "work"  # the topic of new jobs
 POLL_S = 1.0  # a lost notification delays a waiter by this much
+COUNT_S = 1.0  # for so long `max_queued` may be exceeded by what other processes add
 FULL_RETRY_S = 30.0
 UNAVAILABLE_RETRY_S = 5.0
 REPORTED_DOORS = frozenset((Door.JOBS, Door.ASYNC, Door.RESPONSES))  # a batch is reported as a whole
@@ -64,12 +65,14 @@ class JobService:
         self.clock = clock
         self.worker = worker or f"gateway:{token_hex(6)}:{getpid()}"
         self.terms = terms or QueueTerms(config, {}, Points())
+        self._counted_at = -inf
+        self._n_unfinished: dict[str | None, int] = {}  # by tenant, since _counted_at
         self._pace = pace
 
     async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
         """Store jobs of one tenant; durable when it returns. Raises Shed (429 beyond `max_queued`, 503)."""
         try:
-            n_unfinished = await self.store.count_unfinished(jobs[0].tenant)
+            n_unfinished = await self._count_unfinished(jobs[0].tenant, len(jobs))
             if n_unfinished + len(jobs) > self.config.max_queued:
                 raise Shed(f"Too many unfinished jobs: {n_unfinished} of at most {self.config.max_queued}. Wait until some "
                            "have ended.", reason="jobs_queued", status=429, code="too_many_jobs",
@@ -89,13 +92,26 @@ class JobService:
             return job
         return structs.replace(job, is_reported=True)
 
-    async def submit_one(self, job: NewJob) -> Job:
+    async def _count_unfinished(self, tenant: str | None, n_new: int) -> int:
+        """The unfinished jobs of a tenant, before n_new are added: a figure of the store that is at most COUNT_S old, and
+        what this process has added since. A figure that is too high for n_new is read again.
+        """
+        now = self.clock.now()
+        if now - self._counted_at >= COUNT_S:
+            self._counted_at, self._n_unfinished = now, {}
+        n = self._n_unfinished.get(tenant)
+        if n is None or n + n_new > self.config.max_queued:
+            n = await self.store.count_unfinished(tenant)
+        self._n_unfinished[tenant] = max(n, self._n_unfinished.get(tenant, 0)) + n_new
+        return n
+
+    async def submit_one(self, job: NewJob) -> Submitted:
         """The stored job: this one, or the earlier one of the same idempotency key. Raises Rejected (409) for a conflict."""
         (submitted,) = await self.submit([job])
         if submitted.is_conflict:
             raise Rejected("The idempotency key was used for another request.", status=409, code="idempotency_conflict",
                            param="idempotency-key")
-        return submitted.job
+        return submitted
 
     async def find(self, job_id: str, tenant: str | None) -> Job:
         """Raises Rejected (404) if it is unknown, has expired or belongs to another tenant."""
@@ -114,10 +130,11 @@ class JobService:
         except StoreUnavailable as error:
             raise store_error(error) from None
 
-    async def place_of(self, job: Job) -> JobPlace:
-        """Where a job is in its queue."""
-        n_ahead = 0
-        if job.state is JobState.QUEUED:
+    async def place_of(self, job: Job, n_ahead: int | None = None) -> JobPlace:
+        """Where a job is in its queue. n_ahead: how many run before it, if known."""
+        if job.state is not JobState.QUEUED:
+            n_ahead = 0
+        elif n_ahead is None:
             try:
                 n_ahead = await self.store.count_ahead(job.id)
             except StoreUnavailable as error:
@@ -209,8 +226,8 @@ def store_error(error: StoreUnavailable) -> StayfastError:
     if isinstance(error, StoreFull):
         return Shed("No space is left for new jobs. Accepted jobs go on.", reason="jobs_full", code="jobs_full",
                     retry_after_s=FULL_RETRY_S)
-    return Shed("The store of jobs is unavailable.", reason="jobs_unavailable", code="jobs_unavailable",
-                retry_after_s=UNAVAILABLE_RETRY_S)
+    return Shed("The store of jobs is unavailable. Try again later; requests without jobs are served.",
+                reason="jobs_unavailable", code="jobs_unavailable", retry_after_s=UNAVAILABLE_RETRY_S)
 
 
 async def sleep_until_notified(store: JobStore, topic: str, timeout_s: float) -> None:

@@ -2,11 +2,15 @@
 record, the figures.
 
 Several sweepers do no harm: each change happens once, in the store.
+
+A process that was stopped, or whose clock was set, finds all leases ended, those of live workers too. Their jobs must not
+run a second time for that, so heartbeats come before the next sweep.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 
+from stayfast.core.clock import Clock
 from stayfast.core.events import JobsSwept, Sink
 from stayfast.core.jobs import QueueDepth
 from stayfast.jobs.attempts import ReportError, attempt
@@ -16,6 +20,7 @@ from stayfast.jobs.service import WORK, job_topic
 from stayfast.stores.jobs.base import FileBodies, JobStore
 
 SWEEP_S = 3.0
+LATE_S = 1.0  # a sleep that took this much longer was a pause of the process, or the clock was set
 MUCH = 100  # changes of one sweep after which the next follows at once
 ORPHAN_TURNS = 20  # turns from one search for files without a record to the next
 OnDepths = Callable[[Sequence[QueueDepth]], None]
@@ -24,15 +29,17 @@ OnDepths = Callable[[Sequence[QueueDepth]], None]
 class JobSweeper:
     """Belongs to one loop."""
 
-    __slots__ = ("_config", "_files", "_n_changes", "_n_turns", "_on_depths", "_presence", "_report", "_sink", "_store")
+    __slots__ = ("_clock", "_config", "_files", "_n_changes", "_n_turns", "_on_depths", "_presence", "_report", "_sink",
+                 "_store")
 
     def __init__(self, store: JobStore, files: FileBodies, presence: WorkerPresence, config: Callable[[], JobsConfig], *,
-                 sink: Sink, on_depths: OnDepths, report: ReportError) -> None:
+                 clock: Clock, sink: Sink, on_depths: OnDepths, report: ReportError) -> None:
         """report: gets unexpected exceptions."""
         self._store = store
         self._files = files
         self._presence = presence
         self._config = config
+        self._clock = clock
         self._sink = sink
         self._on_depths = on_depths
         self._report = report
@@ -45,7 +52,10 @@ class JobSweeper:
             self._n_changes = 0
             await attempt(self._turn(sweeps=sweeps), self._report)
             if self._n_changes < MUCH:
+                until = self._clock.wall() + SWEEP_S
                 await asyncio.sleep(SWEEP_S)
+                if self._clock.wall() - until > LATE_S:
+                    await asyncio.sleep(self._config().heartbeat_s + LATE_S)
 
     async def _turn(self, *, sweeps: bool) -> None:
         """Raises StoreUnavailable."""

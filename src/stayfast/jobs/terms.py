@@ -13,7 +13,6 @@ from stayfast.policy.jobs.order import aged_at, rank_of
 from stayfast.policy.jobs.windows import parse_window
 
 USUAL_OUTPUT = 256  # tokens of an answer without a limit
-_NO_CONFIG = TenantConfig()  # its checks cost more than the rest of a job's terms
 
 
 class JobRanking(msgspec.Struct, frozen=True):
@@ -28,20 +27,18 @@ class JobRanking(msgspec.Struct, frozen=True):
 class QueueTerms:
     """The terms of one set of settings."""
 
-    __slots__ = ("_aging_s", "_points", "_tenants", "_windows")
+    __slots__ = ("_aging_s", "_tenants", "_windows")
 
     def __init__(self, config: JobsConfig, tenants: Mapping[str, TenantConfig], points: Points) -> None:
         self._aging_s = config.aging_s
-        self._points = points
-        self._tenants = tenants
+        self._tenants = {name: (config, PriorityClass(points, config.tier, config.priority))
+                         for name, config in {ANY_TENANT: TenantConfig(), **tenants}.items()}
         self._windows = {route: parse_window(text) for route, text in config.windows.items()}
 
     def terms_of(self, tenant: str | None, model: str, now: float, *, deadline_at: float | None = None,
                  urgency: Urgency | None = None, is_retry: bool = False, is_batch: bool = False) -> JobRanking:
         """now: Unix seconds. is_batch: a line of a batch, which waits for the off-peak window of its route."""
-        named = self._tenants.get(tenant) if tenant is not None else None
-        config = named or self._tenants.get(ANY_TENANT) or _NO_CONFIG
-        standing = PriorityClass(self._points, config.tier, config.priority)
+        config, standing = self._tenants.get(tenant or ANY_TENANT) or self._tenants[ANY_TENANT]
         window = self._windows.get(model) if is_batch else None
         run_at = window.next_opening(now) if window is not None else now
         rank = rank_of(standing, Urgency.BATCH if is_batch else urgency, is_retry=is_retry)

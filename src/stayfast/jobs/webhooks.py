@@ -40,9 +40,9 @@ _MAX_REPLY_BYTES = 16 * 1024
 class WebhookSender:
     """Sends the reports of one store. Several processes may each run one; a lease prevents double work."""
 
-    def __init__(self, store: JobStore, reports: ReportStore, receivers: Callable[[], Sequence[WebhookConfig]],
-                 worker: str, *, clock: Clock, rng: Rng, sink: Sink, report: ReportError) -> None:
-        """receivers: those of the settings that are in force. report: gets unexpected exceptions."""
+    def __init__(self, store: JobStore, reports: ReportStore, configs: Callable[[], Sequence[WebhookConfig]], worker: str, *,
+                 clock: Clock, rng: Rng, sink: Sink, report: ReportError) -> None:
+        """configs: the receivers that are in force, also after a reload. report: gets unexpected exceptions."""
         self._store = store
         self._report_error = report
         self._reports = reports
@@ -50,8 +50,9 @@ class WebhookSender:
         self._clock = clock
         self._rng = rng
         self._sink = sink
-        self._get_receivers = receivers
-        self._receivers: dict[WebhookConfig, WebhookReceiver] = {}
+        self._get_configs = configs
+        self._configs: Sequence[WebhookConfig] = ()
+        self._receivers: list[WebhookReceiver] = []
 
     async def run(self) -> None:
         """Send until cancelled."""
@@ -61,14 +62,14 @@ class WebhookSender:
 
     async def _turn(self) -> None:
         """Raises StoreUnavailable."""
-        if not await self.send_due():
+        if not self._get_configs():
+            await asyncio.sleep(_POLL_S)
+        elif not await self.send_due():
             await sleep_until_notified(self._store, REPORTS, _POLL_S)
 
     async def send_due(self) -> int:
-        """Send the reports that are due; returns how many there were: none without a receiver. Raises StoreUnavailable."""
-        self._update_receivers()
-        if not self._receivers:
-            return 0
+        """Send the reports that are due; returns how many there were. Raises StoreUnavailable."""
+        self._use(self._get_configs())
         due = await self._reports.claim_reports(self._worker, _N_AT_ONCE, _LEASE_S)
         for failure in await asyncio.gather(*(self._send(report) for report in due), return_exceptions=True):
             if isinstance(failure, StoreUnavailable):
@@ -77,14 +78,12 @@ class WebhookSender:
                 self._report_error(failure)
         return len(due)
 
-    def _update_receivers(self) -> None:
-        """An address whose settings have not changed keeps its connections."""
-        wanted, before = self._get_receivers(), self._receivers
-        self._receivers = {config: before.get(config) or WebhookReceiver(config, self._clock, self._sink)
-                           for config in wanted}
-        for config, receiver in before.items():
-            if config not in self._receivers:
-                receiver.close()
+    def _use(self, configs: Sequence[WebhookConfig]) -> None:
+        """Send to these from now on."""
+        if configs != self._configs:
+            self.close()
+            self._configs = configs
+            self._receivers = [WebhookReceiver(config, self._clock, self._sink) for config in configs]
 
     async def _send(self, report: Report) -> None:
         tenant, kind = await self._describe(report)

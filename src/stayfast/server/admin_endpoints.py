@@ -134,8 +134,10 @@ class AdminApp:
     async def _request(self, request_id: str, tenant: str | None) -> bytes:
         found = await self._current.backend.together.recent_request(request_id, tenant)
         if found is None:
-            raise Rejected("Unknown request id: it has expired, or belongs to another client. GET /admin/requests lists "
-                           "recent requests.", status=404, code="request_not_found", param="id")
+            hint = ("A request of a job has the job's id and the claim: `stayfast jobs show JOB` has the last one."
+                    if request_id.startswith("job_") else "GET /admin/requests lists recent requests.")
+            raise Rejected(f"Unknown request id: it has expired, or belongs to another client. {hint}", status=404,
+                           code="request_not_found", param="id")
         return found
 
     async def _caches(self, scope: Scope) -> bytes:

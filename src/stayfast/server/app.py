@@ -6,17 +6,15 @@ paths go to an ASGI application (`server.admin_endpoints`).
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Coroutine
 from http import HTTPStatus
 from typing import Any
 
 from stayfast.core.clock import Clock
-from stayfast.core.constants import LARGE_REQUEST_BYTES
 from stayfast.core.errors import Rejected, Shed, StayfastError, UpstreamFailed
-from stayfast.core.events import KeysFailed, RequestRefused, Sink, Trace
+from stayfast.core.events import KeysFailed, RequestRefused, Sink
 from stayfast.core.held_bytes import HeldBytes, Holding
-from stayfast.core.types import Allowance, AnswerSummary, Api, Chunk
+from stayfast.core.types import Allowance, AnswerSummary, Api
 from stayfast.http.server.asgi import AsgiApp, AsgiResponse, make_scope
 from stayfast.http.server.connection import ConnectionTasks, ServerConnection
 from stayfast.http.server.parser import HttpLimits
@@ -31,12 +29,11 @@ from stayfast.http.server.response import (
     whole_response,
 )
 from stayfast.http.server.websocket_handshake import UPGRADE_LINES
-from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
+from stayfast.server.arrivals import StartTrace, decode_request, read_arrival
 from stayfast.server.auth import FailedKeys
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.http_request import (
-    EVENTS,
     HOP,
     LLM_ENDPOINTS,
     LlmHttpRequest,
@@ -45,15 +42,9 @@ from stayfast.server.http_request import (
     check_host,
     check_media,
     client_request_id,
-    forwarded_headers,
     has_stayfast_headers,
-    parse_cache_control,
-    parse_caller_trace,
-    parse_events_wish,
     parse_hops,
     parse_later_wish,
-    parse_sdk_timeout_s,
-    parse_urgency,
 )
 from stayfast.server.job_paths import find_template
 from stayfast.server.jobs.app import JobsApp, send_reply
@@ -69,38 +60,38 @@ from stayfast.server.paths import (
     shutting_down_error,
     wrong_method_error,
 )
-from stayfast.wire.client_headers import parse_client_timeout_s, rate_limit_lines
+from stayfast.server.reported_stream import ReportedStream
+from stayfast.server.sockets.counts import SocketCounts
+from stayfast.server.sockets.endpoints import allow_origin, answer_socket, check_offer
+from stayfast.server.sockets.hub import SocketHub
+from stayfast.server.sockets.paths import socket_label
+from stayfast.wire.client_headers import rate_limit_lines
 from stayfast.wire.errors import encode_error, encode_error_event
-from stayfast.wire.request_body import decode
 from stayfast.wire.sse import encode_comment
 from stayfast.wire.stream_report import add_report
 
 _MIN_KEEPALIVE_S = 0.1  # a client's header sets the interval; 1e-9 would use up the loop's time
 _SET_BY_SERVER = frozenset(("x-request-id", "content-length", "connection"))
 _ASGI_RESERVED = frozenset((b"date", b"server-timing", b"x-request-id"))
-_DECODER = ThreadPoolExecutor(1, thread_name_prefix="stayfast-large-requests")
 LARGE_BYTES = 128 * 1024  # a larger body is written separately, and counted until its client has received it
-MAX_HELD_BYTES = 16 * 1024 * 1024  # the terminal event of a response repeats the whole answer
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 _EVENTS_HEAD = (b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
                 b"x-accel-buffering: no\r\n")
 _KEEP_ALIVE = encode_comment("keep-alive")
 _INTERNAL_ERROR = "Internal error. The gateway's log has the cause."
 
-StartTrace = Callable[[Trace | None], Trace | None]  # from the caller's span to the request's own
-
 
 class GatewayApp:
     """What all requests of one loop share: the running system, request ids, the headers of every response."""
 
     __slots__ = ("active", "admin_app", "clock", "date", "doors", "failed_keys", "held_bytes", "ids", "jobs_app", "sink",
-                 "start_trace", "tasks")
+                 "sockets", "start_trace", "tasks")
 
     request_type = LlmHttpRequest
 
     def __init__(self, current: ActiveSystem, *, clock: Clock, sink: Sink, tasks: ConnectionTasks, entropy: bytes,
                  admin_app: AsgiApp, jobs_app: JobsApp, start_trace: StartTrace | None,
-                 held_bytes: HeldBytes | None = None) -> None:
+                 held_bytes: HeldBytes | None = None, socket_counts: SocketCounts | None = None) -> None:
         self.active = current
         self.clock = clock
         self.sink = sink
@@ -111,6 +102,8 @@ class GatewayApp:
         self.start_trace = start_trace  # None: no tracing; the caller's span is passed on
         self.held_bytes = held_bytes if held_bytes is not None else HeldBytes(current.config.max_buffered_bytes)
         self.ids = RequestIds(entropy)
+        self.sockets = SocketHub(current, clock=clock, sink=sink, ids=self.ids, start_trace=start_trace,
+                                 counts=socket_counts)
         self.failed_keys = FailedKeys()
         self.date = DateHeader(clock)
 
@@ -121,6 +114,8 @@ class GatewayApp:
     def check_head(self, request: LlmHttpRequest, *, is_refusing: bool) -> StayfastError | None:
         """Set `api` and `tenant` of a request whose head is in, or return why it is refused before its body is read."""
         fields, path = request.fields, request.path
+        if request.method == "GET" and socket_label(request) is not None:
+            return self._check_socket(request, is_refusing=is_refusing)
         if has_stayfast_headers(fields):
             request.deadline_s = body_deadline_s(fields)
         request.api = api = LLM_ENDPOINTS.get(path)
@@ -145,7 +140,17 @@ class GatewayApp:
             request.stream_body(limit_bytes)
         return None
 
+    def _check_socket(self, request: LlmHttpRequest, *, is_refusing: bool) -> StayfastError | None:
+        allow_origin(self.sockets, request)
+        try:
+            self._authenticate(request)
+        except (Rejected, Shed) as error:
+            return error
+        return check_offer(self.sockets, request, is_refusing=is_refusing)
+
     def handle(self, connection: ServerConnection[LlmHttpRequest], request: LlmHttpRequest) -> Coroutine[Any, Any, None]:
+        if request.method == "GET" and request.body_parts is not None:
+            return answer_socket(self.sockets, connection, request, self.request_id(request))
         return (answer_llm if request.api is not None else answer_other)(self, connection, request)
 
     def request_id(self, request: LlmHttpRequest) -> str:
@@ -289,22 +294,9 @@ class ResponseWriter:
         """Decode, serve, relay. Raises StayfastError."""
         inbound, current, start_trace = self._request, self._app.active, self._app.start_trace
         fields, tenant = inbound.fields, inbound.tenant
-        if has_stayfast_headers(fields):
-            trace = parse_caller_trace(fields) if start_trace is None else start_trace(parse_caller_trace(fields))
-            arrival = Arrival(self._request_id, inbound.accepted_at, tenant, forwarded_headers(fields, trace, tenant),
-                              parse_client_timeout_s(fields), parse_sdk_timeout_s(fields), trace, parse_urgency(fields),
-                              parse_cache_control(fields),
-                              parse_events_wish(fields) if EVENTS in fields else None)
-            wish = parse_later_wish(fields)
-        else:
-            wish = None
-            arrival = Arrival(self._request_id, inbound.accepted_at, tenant,
-                              trace=None if start_trace is None else start_trace(None))
-        if len(inbound.body) > LARGE_REQUEST_BYTES:
-            request = await asyncio.get_running_loop().run_in_executor(
-                _DECODER, decode, self._api, inbound.body, current.limits)
-        else:
-            request = decode(self._api, inbound.body, current.limits)
+        arrival = read_arrival(self._request_id, inbound.accepted_at, tenant, fields, start_trace)
+        wish = parse_later_wish(fields)
+        request = await decode_request(self._api, inbound.body, current.limits)
         if (wish is not None or request.is_background or request.previous_response_id is not None
                 or request.model in current.resumable):
             later, request = await self._app.doors.answer(request, arrival, wish, inbound, self._list_headers)
@@ -392,7 +384,7 @@ class ResponseWriter:
         connection, summary = self._connection, reply.summary
         write, read_chunk = connection.write, reply.next
         if has_report := self._has_started or reply.degraded is not None:
-            read_chunk = _ReportedStream(reply, self._api).next
+            read_chunk = ReportedStream(reply, self._api).next
         chunk = await read_chunk()
         connection.stop_keepalive()
         while chunk is not None:
@@ -442,46 +434,3 @@ class ResponseWriter:
             await connection.wait_writable()
         finally:
             holding.release()
-
-
-class _ReportedStream:
-    """A stream whose last event carries the gateway's report: for an answer whose head was sent before there was anything
-    to report, or which is degraded. Holds back what follows the finish reason until the end. One task reads it.
-    """
-
-    __slots__ = ("_api", "_failure", "_held", "_n_held_bytes", "_reply", "_sight")
-
-    def __init__(self, reply: Reply, api: Api) -> None:
-        self._reply = reply
-        self._api = api
-        self._sight = reply.summary
-        self._held: list[bytes] = []
-        self._n_held_bytes = 0
-        self._failure: StayfastError | None = None
-
-    async def next(self) -> Chunk | None:
-        """As `StoreReply.next`. If the answer breaks off after its finish reason, what is held comes before the error."""
-        if self._failure is not None:
-            raise self._failure
-        while True:
-            try:
-                chunk = await self._reply.next()
-            except StayfastError as failed:
-                if not self._held:
-                    raise
-                self._failure = failed
-                return Chunk(self._release())
-            if chunk is None:
-                return Chunk(add_report(self._api, self._release(), self._reply.report())) if self._held else None
-            if self._sight.finish_reason is None:
-                return chunk
-            before = self._release() if chunk.n_content or self._n_held_bytes > MAX_HELD_BYTES else b""
-            if chunk.data:
-                self._held.append(chunk.data)
-                self._n_held_bytes += len(chunk.data)
-            if before:
-                return Chunk(before)
-
-    def _release(self) -> bytes:
-        held, self._held, self._n_held_bytes = b"".join(self._held), [], 0
-        return held

@@ -11,6 +11,7 @@ from stayfast.http.server.parser import HttpLimits
 from stayfast.wire.request_body import MAX_DEPTH
 
 _TENANT = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\sA-Z]+")
 _MIB = 1 << 20
 REACHED_GRACE_S = 5.0  # a readiness probe every 2 s that must fail once or twice, and time for its effect
 
@@ -72,8 +73,16 @@ class ServerConfig:
         "Requests per minute and address with a wrong key before 429, per worker. Valid keys are not affected.",
         minimum=1, maximum=1_000_000)] = 30
 
+    websocket_origins: Annotated[tuple[str, ...], SettingDoc(
+        "Origins of web pages that may open WebSockets, for example https://app.example.com; `*`: any. Pages of the "
+        "gateway's own host, and programs, always may.")] = ()
+
     def __post_init__(self) -> None:
         check_bounds(self)
+        for origin in self.websocket_origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"websocket_origins: {origin!r} is not an origin: scheme and host, in lower case, such as "
+                                 "https://app.example.com or http://localhost:3000, or *")
         for tenant in self.keys:
             if not _TENANT.fullmatch(tenant):
                 raise ValueError(f"keys: {tenant!r} is not a valid name: 1 to 64 letters, digits, '.', '_', '@', '-'")

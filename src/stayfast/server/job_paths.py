@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 _PREFIXES = ("/openai", "/anthropic")
+NEW_JOBS_SOCKET, JOB_SOCKET = "/v1/jobs/ws", "/v1/jobs/{id}/ws"
 METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "/v1/jobs": ("GET", "POST"),
     "/v1/jobs/{id}": ("GET", "DELETE"),
@@ -29,6 +30,7 @@ METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "/admin/webhooks": ("GET",),
     "/admin/webhooks/{id}/retry": ("POST",),
 })
+_PLAIN = frozenset(template for template in METHODS if "{" not in template)
 _BY_TEMPLATE = {tuple(template[1:].split("/")): template for template in METHODS}
 
 
@@ -42,7 +44,10 @@ def strip_prefix(path: str) -> str:
 
 def find_template(path: str) -> str | None:
     """The template of a path, still percent-encoded; None if it is not one of durable work."""
-    parts = strip_prefix(path)[1:].split("/")
+    path = strip_prefix(path)
+    if path in _PLAIN:
+        return path
+    parts = path[1:].split("/")
     if not all(parts):
         return None
     for template, text in _BY_TEMPLATE.items():
@@ -59,3 +64,13 @@ def job_methods(path: str) -> tuple[str, ...]:
         return ()
     methods = METHODS[template]
     return ("GET", "HEAD", *(method for method in methods if method != "GET")) if "GET" in methods else methods
+
+
+def job_socket_label(path: str) -> str | None:
+    """The template of a WebSocket of jobs; None for any other path."""
+    parts = strip_prefix(path).split("/")
+    if parts[:3] != ["", "v1", "jobs"] or parts[-1] != "ws":
+        return None
+    if len(parts) == 4:
+        return NEW_JOBS_SOCKET
+    return JOB_SOCKET if len(parts) == 5 and parts[3] else None

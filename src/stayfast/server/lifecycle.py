@@ -19,13 +19,15 @@ from stayfast.core.held_bytes import HeldBytes
 from stayfast.http.server.asgi import AsgiApp
 from stayfast.http.server.connection import ConnectionTasks, HttpServer
 from stayfast.server.admin_endpoints import AdminApp
-from stayfast.server.app import GatewayApp, StartTrace
+from stayfast.server.app import GatewayApp
+from stayfast.server.arrivals import StartTrace
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.config import check_exposure
 from stayfast.server.http_request import LlmHttpRequest
 from stayfast.server.jobs.app import JobsApp
 from stayfast.server.jobs.table import make_endpoints
 from stayfast.server.paths import shutting_down_error
+from stayfast.server.sockets.counts import SocketCounts
 
 DRAINED, CUT_OFF = 0, 1  # exit statuses
 _CLOSE_S = 1.0  # for cancelled Tasks to end and sockets to close
@@ -45,6 +47,7 @@ class ServerHooks:
     on_draining: Callable[[], None]  # the first SIGTERM or SIGINT
     admin_app: AsgiApp | None = None  # None: `admin_endpoints.AdminApp`
     start_trace: StartTrace | None = None  # None: no tracing
+    socket_counts: SocketCounts | None = None  # for the metrics
     held_bytes: HeldBytes | None = None  # the process's limit for buffered answers; None: a limit for this server alone
 
 
@@ -63,6 +66,7 @@ class GatewayServer:
         tasks = ConnectionTasks(host.on_error)
         self.app = GatewayApp(current, clock=host.clock, sink=host.sink, tasks=tasks, entropy=host.entropy,
                               admin_app=admin_app, start_trace=host.start_trace, held_bytes=host.held_bytes,
+                              socket_counts=host.socket_counts,
                               jobs_app=JobsApp(current, clock=host.clock, sink=host.sink, make_endpoints=make_endpoints))
         self.http: HttpServer[LlmHttpRequest] = HttpServer(self.app, host.clock, tasks, host.sink)
 

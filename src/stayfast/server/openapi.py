@@ -147,7 +147,8 @@ _LISTING: list[Json] = [
 ]
 _ABOUT = """\
 An LLM gateway that keeps its deadlines. Integers must be written without a fraction: 57.0 is refused where an integer is \
-required, although JSON Schema accepts it. The same paths exist under the prefixes /openai and /anthropic."""
+required, although JSON Schema accepts it. The same paths exist under the prefixes /openai and /anthropic. WebSockets, \
+which OpenAPI cannot describe: GET /v1/responses, /v1/jobs/ws and /v1/jobs/{id}/ws."""
 
 
 def _answer_with(name: str, kind: Json, **constant: str) -> Json:

@@ -3,7 +3,7 @@
 from stayfast.core.errors import Rejected, Shed
 from stayfast.core.types import Api
 from stayfast.server.http_request import LLM_ENDPOINTS
-from stayfast.server.job_paths import find_template, job_methods
+from stayfast.server.job_paths import find_template, job_methods, job_socket_label
 
 MODELS = frozenset(("/v1/models", "/openai/v1/models", "/anthropic/v1/models"))
 HEALTH = frozenset(("/livez", "/readyz", "/healthz", "/health"))
@@ -35,7 +35,7 @@ def allowed_methods(path: str) -> tuple[str, ...]:
         return (*_READ_METHODS, "DELETE")
     if path in _OTHER_PATHS or parse_model_id(path) is not None or parse_request_id(path) is not None:
         return _READ_METHODS
-    return job_methods(path)
+    return ("GET",) if job_socket_label(path) is not None else job_methods(path)
 
 
 def metric_label(path: str) -> str:
@@ -46,7 +46,9 @@ def metric_label(path: str) -> str:
         return f"{REQUESTS}/{{id}}"
     if parse_cache_key(path) is not None:
         return f"{CACHE}/{{key}}"
-    return "/v1/models/{id}" if parse_model_id(path) is not None else find_template(path) or "other"
+    if parse_model_id(path) is not None:
+        return "/v1/models/{id}"
+    return job_socket_label(path) or find_template(path) or "other"
 
 
 def parse_model_id(path: str) -> str | None:

@@ -28,9 +28,10 @@ from stayfast.stores.jobs.postgres.address import parse_postgres_url
 from stayfast.stores.sqlite import describe_problem
 
 AddProblem = Callable[[Path, str], None]
+ANY_MODEL = "*"
 _CALIBRATION_KEYS = ("max_error", "min_labels")  # without effect together with a fixed threshold
-_NO_REDIS = "needs a package that is not installed: pip install '.[redis]' in Stayfast's checkout"
-_NO_POSTGRES = "needs a package that is not installed: pip install '.[postgres]' in Stayfast's checkout"
+_NO_REDIS, _NO_POSTGRES = (f"needs a package that is not installed: pip install '.[{extra}]' in Stayfast's checkout"
+                           for extra in ("redis", "postgres"))
 _MODELS = ("model.onnx", "onnx/model.onnx", "model.safetensors")
 
 
@@ -77,6 +78,7 @@ def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[
     _check_tenants(settings, add_problem)
     _check_routes(settings, add_problem)
     _check_caches(settings, tree, add_problem)
+    _check_jobs(settings, add_problem)
     if settings.fleet.url is not None and find_spec("redis") is None:
         add_problem(("fleet", "url"), _NO_REDIS)
     _check_job_stores(settings.jobs, add_problem)
@@ -145,6 +147,22 @@ def _check_tenants(settings: Settings, add_problem: AddProblem) -> None:
         for window in ("cost_per_minute", "cost_per_day"):
             if getattr(tenant.quota, window) is not None and not has_costs:
                 add_problem(("tenants", name, "quota", window), "has no effect: no upstream has `prices`")
+
+
+def _check_jobs(settings: Settings, add_problem: AddProblem) -> None:
+    jobs, keys = settings.jobs, settings.server.keys
+    if jobs.store is not None and find_spec("asyncpg") is None:
+        add_problem(("jobs", "store"), _NO_POSTGRES)
+    if jobs.wake is not None and find_spec("redis") is None:
+        add_problem(("jobs", "wake"), _NO_REDIS)
+    for n, webhook in enumerate(jobs.webhooks):
+        for name in webhook.tenants:
+            if name not in keys:
+                add_problem(("jobs", "webhooks", n, "tenants"), f"no key named {quote(name)} in server.keys"
+                            f"{suggest(name, keys)}")
+    for name in jobs.windows:
+        if name not in settings.routes and ANY_MODEL not in settings.routes:
+            add_problem(("jobs", "windows", name), f"no route of this name{suggest(name, settings.routes)}")
 
 
 def _check_routes(settings: Settings, add_problem: AddProblem) -> None:

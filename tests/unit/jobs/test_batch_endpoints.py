@@ -84,10 +84,10 @@ class Doors:
         path, _, query = path.partition("?")
         found = self.table.find(path)
         assert found is not None, path
-        by_method, parameters, _ = found
+        by_method, parameters = found
         parts = body if isinstance(body, list) else [json.dumps(body).encode() if isinstance(body, dict) else body]
         return await by_method[method].handler(EndpointRequest(
-            method=method, path=path, parameters=parameters, query=dict(parse_qsl(query)),
+            method=method, path=path, parameters=parameters, query=dict(parse_qsl(query, keep_blank_values=True)),
             headers={"content-type": kind, "idempotency-key": key}, tenant=tenant, request_id="req_1", is_admin=False,
             accepted_at=0.0, body=PartsBody(parts)))
 
@@ -193,6 +193,7 @@ def test_list_files_pages_and_filters(tmp_path: Path) -> None:
         page = await doors.get("GET", "/v1/files?purpose=batch&order=asc")
         assert [each["id"] for each in page["data"]] == [ids[1], ids[3]]
         assert await doors.refusal("GET", "/v1/files?after=file-1") == (404, "file_not_found")
+        assert await doors.refusal("GET", "/v1/files?after=") == (404, "file_not_found")
         assert (await doors.refusal("GET", "/v1/files?order=up"))[0] == 400
         assert (await doors.refusal("GET", "/v1/files?purpose=message_batch"))[0] == 400
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stayfast.core.clock import SystemClock
 from stayfast.core.jobs import Batch, BatchState, Door, JobFilter, JobState
 from stayfast.jobs.coordinator import BatchCoordinator
 from stayfast.jobs.presence import WorkerPresence
@@ -224,7 +225,7 @@ def test_sweeper_deletes_the_contents_of_expired_files(tmp_path: Path) -> None:
                 path.touch()
                 os.utime(path, (1.0, 1.0))
             sweeper = JobSweeper(rig.store, rig.files, WorkerPresence(tmp_path / "workers"), lambda: rig.config,
-                                 sink=RecordingSink(), on_depths=lambda _: None, report=raise_error)
+                                 clock=SystemClock(), sink=RecordingSink(), on_depths=lambda _: None, report=raise_error)
             sweeping = asyncio.create_task(sweeper.run(sweeps=True))
             while (await rig.store.sweep(max_claims=3)).expired_files:
                 await asyncio.sleep(0.01)

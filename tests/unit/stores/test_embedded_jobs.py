@@ -311,3 +311,19 @@ def test_embedded_jobs_import_needs_no_other_package() -> None:
     """The embedded store is part of the core."""
     code = "import sys, stayfast.stores.jobs.handover; sys.exit('asyncpg' in sys.modules or 'redis' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_embedded_jobs_submission_counts_the_jobs_before_it(tmp_path: Path) -> None:
+    """Of a new job that is due; left open for a line of a batch, for one that runs already, and with many jobs behind it."""
+    async def main() -> None:
+        store = opened(tmp_path)
+        await store.submit([new_job(f"old{n}", tenant="a") for n in range(300)])
+        submitted = await store.submit([
+            new_job("a", tenant="a"), new_job("b", tenant="b", n_tokens=295), new_job("c", tenant="c"),
+            new_job("later", run_at=1e11), new_job("line", batch_id="batch", line=1),
+            new_job("runs", worker="w", lease_s=60.0), new_job("a", tenant="a")])
+        assert [one.n_ahead for one in submitted] == [303, 297, None, None, None, None, None]
+        assert [await store.count_ahead(job_id) for job_id in ("a", "b")] == [303, 297]
+        await store.close()
+
+    asyncio.run(main())

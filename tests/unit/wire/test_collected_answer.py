@@ -27,6 +27,18 @@ def test_collect_events_of_something_else_is_none() -> None:
     assert collect_events(Api.CHAT, [b'data: {"error": {"message": "no"}}\n\n', b"data: [1]\n\n"]) is None
 
 
+@pytest.mark.parametrize(("api", "error"), [
+    (Api.CHAT, b'data: {"error": {"message": "no"}}\n\n'),
+    (Api.COMPLETIONS, b'data: {"error": {"message": "no"}}\n\n'),
+    (Api.MESSAGES, b'event: error\ndata: {"type": "error", "error": {"type": "api_error", "message": "no"}}\n\n'),
+    (Api.RESPONSES, b'event: error\ndata: {"type": "error", "code": "no", "message": "no"}\n\n')])
+def test_collect_events_that_end_in_an_error_is_none(api: Api, error: bytes) -> None:
+    """Also after a part of an answer."""
+    assert collect_events(api, [error]) is None
+    if api is Api.CHAT:
+        assert collect_events(api, [chunk(role="assistant", content="half"), error]) is None
+
+
 @pytest.mark.parametrize(("api", "data", "name", "is_end"), [
     (Api.CHAT, b"[DONE]", b"", True), (Api.CHAT, b"{}", b"", False), (Api.COMPLETIONS, b"[DONE]", b"", True),
     (Api.MESSAGES, b"{}", b"message_stop", True), (Api.MESSAGES, b"{}", b"message_delta", False),

@@ -1,7 +1,7 @@
 """WebSocket connections (RFC 6455): whole messages to and from a handler, with limits, pings and closing handshakes.
 
-Frames are parsed and written by wsproto, which does no I/O. Extensions are declined: permessage-deflate would need a limit
-for what a small frame can expand to, and answers of LLMs come in frames too small to gain from it.
+Frames are parsed by wsproto, which does no I/O and writes control frames. Extensions are declined: permessage-deflate would
+need a limit for what a small frame can expand to, and answers of LLMs come in frames too small to gain from it.
 
 Rule for the end: the handler is cancelled when the WebSocket ends by anything but its own return. So a handler needs no code
 for a client that closes or disappears, for a shutdown, or for a limit; it uses `try ... finally`.
@@ -122,22 +122,35 @@ class MessageQueue:
         return f"<MessageQueue: {len(self._messages)} messages, {self._n_bytes} bytes>"
 
 
+def encode_message(message: str | bytes) -> bytes:
+    """A message as one frame of a server (RFC 6455, 5.2). wsproto takes 11 us for a short one, this 1.5 us."""
+    opcode, data = (0x81, message.encode()) if isinstance(message, str) else (0x82, message)
+    n = len(data)
+    if n < 126:
+        return bytes((opcode, n)) + data
+    if n < 65_536:
+        return bytes((opcode, 126)) + n.to_bytes(2) + data
+    return bytes((opcode, 127)) + n.to_bytes(8) + data
+
+
 class WebSocketConnection:
     """One WebSocket. `accept` first; then one Task may `receive`, and any number may `send`."""
 
     __slots__ = ("_connection", "_ending", "_frames", "_is_draining", "_message_at", "_messages", "_n_pinged", "_n_working",
-                 "_parts", "_reading", "_request", "_sending", "_tasks", "limits")
+                 "_parts", "_reading", "_request", "_sending", "_tasks", "limits", "n_received", "n_sent")
 
     def __init__(self, connection: ServerConnection[Any], request: HttpRequest, parts: BodyParts, limits: WebSocketLimits,
                  tasks: asyncio.TaskGroup) -> None:
         self.limits = limits
+        self.n_received = 0  # messages
+        self.n_sent = 0
         self._connection = connection
         self._request = request
         self._parts = parts
         self._tasks = tasks
         self._frames: Connection | None = None  # None: not accepted
         self._messages = MessageQueue(limits.max_message_bytes)
-        self._sending = asyncio.Lock()  # the connection lets one Task wait
+        self._sending = asyncio.Lock()  # held by the Task that waits: the connection allows one
         self._reading: asyncio.Task[None] | None = None
         self._ending: WebSocketEnded | None = None  # why the running handler is cancelled
         self._is_draining = False
@@ -161,12 +174,14 @@ class WebSocketConnection:
 
     async def receive(self) -> str | bytes:
         """The next whole message: str for text, bytes for binary."""
-        return await self._messages.take()
+        message = await self._messages.take()
+        self.n_received += 1
+        return message
 
-    async def send(self, message: str | bytes) -> None:
-        """Send a message, then wait while the client reads too slowly."""
-        event: Event = TextMessage(message) if isinstance(message, str) else BytesMessage(message)
-        await self._send(event)
+    async def send(self, *messages: str | bytes, until: float | None = None) -> None:
+        """Send messages in one write, then wait while the client reads too slowly, at most `until` (of the loop's clock)."""
+        self.n_sent += len(messages)
+        await self._send(b"".join([encode_message(message) for message in messages]), until)
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -203,6 +218,11 @@ class WebSocketConnection:
             self._connection.abort()
 
     @property
+    def is_draining(self) -> bool:
+        """Whether the server shuts down: the WebSocket closes once nothing is `working`."""
+        return self._is_draining
+
+    @property
     def is_accepted(self) -> bool:
         return self._frames is not None
 
@@ -211,15 +231,28 @@ class WebSocketConnection:
         """Why the handler was cancelled; None: the client has disconnected, or the server has cancelled it."""
         return self._ending
 
-    async def _send(self, event: Event) -> None:
+    async def _send(self, data: bytes, until: float | None = None) -> None:
         frames = self._frames
         if frames is None:
             raise RuntimeError("the WebSocket is not accepted")
-        async with self._sending:
-            if frames.state is not ConnectionState.OPEN:
-                return  # this Task is about to be cancelled
-            self._connection.write(frames.send(event))
-            await self._connection.wait_writable()
+        while self._connection.is_write_buffer_full:
+            if not await self._wait_writable(until):
+                break  # its message is written all the same: without it, the rest would be of no use
+        if frames.state is not ConnectionState.OPEN:
+            return  # this Task is about to be cancelled
+        self._connection.write(data)
+        await self._wait_writable(until)
+
+    async def _wait_writable(self, until: float | None) -> bool:
+        """Returns False at `until`."""
+        if not self._connection.is_write_buffer_full:
+            return True
+        try:
+            async with asyncio.timeout_at(until), self._sending:
+                await self._connection.wait_writable()
+        except TimeoutError:
+            return False
+        return True
 
     async def _read_frames(self, frames: Connection, expires_at: float) -> None:
         """Read until the WebSocket ends."""
@@ -254,8 +287,8 @@ class WebSocketConnection:
                 if frames.state is ConnectionState.REMOTE_CLOSING:
                     self._connection.write(frames.send(event.response()))
                 raise WebSocketEnded(event.code, event.reason or "", is_failed=True)
-        if pong is not None:
-            await self._send(pong)
+        if pong is not None and frames.state is ConnectionState.OPEN:
+            await self._send(frames.send(pong))
         await asyncio.sleep(0)
 
     def _tick(self) -> None:

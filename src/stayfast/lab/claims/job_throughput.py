@@ -2,7 +2,9 @@
 
 Accepted: each submission is one call of one job, which returns when it is synchronised to the disk. Finished: a claim of up
 to 16 jobs, then one call for each result. Both are measured apart, in rounds, by tasks of this process; the CPU of the load
-itself is measured with a store that does nothing. Over HTTP, `stayfast serve` accepts from connections of this process.
+itself is measured with a store that does nothing. Over HTTP, `stayfast serve` accepts from connections of this process. The
+goal is its CPU for a job: the rate has none, because the load and the gateway share the cores, and each round trip waits for
+the disk.
 
 Depth: the CPU of a job (submitted, claimed, finished) with many jobs in the queue, compared with a thousand, in turns. CPU,
 not time: a shared disk varies more from round to round than the depth matters. When wrong: a disk without a write cache, or
@@ -14,7 +16,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -26,7 +28,7 @@ from stayfast.core.jobs import ClaimedJob, Door, Job, JobResult, JobState, NewJo
 from stayfast.core.types import Api
 from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense, SetUpFailed, ratio
 from stayfast.lab.harness.loopback import keep_busy
-from stayfast.lab.harness.processes import Processes, gateway_settings
+from stayfast.lab.harness.processes import Processes, ServerProcess, gateway_settings
 from stayfast.stores.jobs.sqlite import SqliteJobStore
 
 N_CORES = 2
@@ -39,6 +41,7 @@ N_FILLED = 1000  # jobs of one submission that fills the queue
 SHALLOW = 1000
 MODEL = "m"
 ACCEPTED_GOAL, FINISHED_GOAL, DEPTH_GOAL = 4000.0, 2000.0, 1.5
+HTTP_CPU_GOAL_US = 1e6 / ACCEPTED_GOAL  # one core then accepts as many
 N_CONNECTIONS = 64
 LEASE_S = 600.0
 
@@ -152,7 +155,8 @@ class JobThroughput:
     name = "throughput"
     statement = (f"The embedded store accepts {ACCEPTED_GOAL:,.0f} and, measured apart, finishes {FINISHED_GOAL:,.0f} jobs "
                  f"a second on {N_CORES} cores, each synchronised to the disk. With a million jobs in the queue a job takes "
-                 f"at most {DEPTH_GOAL:g} times the CPU that it takes with a thousand.")
+                 f"at most {DEPTH_GOAL:g} times the CPU that it takes with a thousand. Over HTTP a gateway process uses at "
+                 f"most {HTTP_CPU_GOAL_US:.0f} us of CPU for an accepted job, one core for {ACCEPTED_GOAL:,.0f} a second.")
 
     async def run(self, conditions: Conditions) -> Finding:
         extent = conditions.choose(self.full, self.quick)
@@ -236,29 +240,53 @@ def pace_figures(idle: Sequence[Pace], shallow: Sequence[Pace], deep: Sequence[P
     ]
 
 
+@dataclass(slots=True)
+class HttpRounds:
+    """Rounds of one gateway. cpu_us, load_us: CPU for a job, of all processes of the gateway and of the load."""
+
+    gateway: ServerProcess
+    rates: list[float] = field(default_factory=list)
+    cpu_us: list[float] = field(default_factory=list)
+    load_us: list[float] = field(default_factory=list)
+    n_failed: int = 0
+
+    async def measure(self, clock: SystemClock, seconds: float, *, is_warmup: bool) -> None:
+        """Keep the gateway busy for one round."""
+        before_s, before_load_s, began_at = self.gateway.tree_cpu_s(), clock.cpu(), clock.now()
+        n_accepted, n_failed = await keep_busy(self.gateway.url, seconds, N_CONNECTIONS,
+                                               request=encode_submission(self.gateway.url), status=202)
+        self.n_failed += n_failed
+        if n_accepted and not is_warmup:
+            self.rates.append(n_accepted / (clock.now() - began_at))
+            self.cpu_us.append((self.gateway.tree_cpu_s() - before_s) / n_accepted * 1e6)
+            self.load_us.append((clock.cpu() - before_load_s) / n_accepted * 1e6)
+
+
 async def measure_http(folder: Path, extent: Extent, conditions: Conditions) -> list[Figure]:
-    """Jobs that one gateway process accepts. Raises SetUpFailed."""
-    clock, rates, gateway_us, load_us, n_failed = SystemClock(), list[float](), list[float](), list[float](), 0
+    """Jobs that a gateway of one process and one of two accept, in turns. Raises SetUpFailed."""
+    clock, measured = SystemClock(), dict[int, HttpRounds]()
     async with Processes() as processes:
-        gateway = await processes.start_gateway({
-            **gateway_settings({"none": "http://127.0.0.1:9/v1"}),
-            "jobs": {"workers": "none", "path": str(folder), "max_queued": 100_000_000}})
-        request = encode_submission(gateway.url)
+        for n_processes in (1, 2):
+            measured[n_processes] = HttpRounds(await processes.start_gateway({
+                **gateway_settings({"none": "http://127.0.0.1:9/v1"}), "workers": n_processes,
+                "jobs": {"workers": "none", "path": str(folder / str(n_processes)), "max_queued": 100_000_000}}))
         for number in range(extent.n_rounds + 1):
             conditions.report_progress(f"HTTP, round {number} of {extent.n_rounds}")
-            before_s, before_load_s, began_at = gateway.cpu_s(), clock.cpu(), clock.now()
-            n_accepted, failed = await keep_busy(gateway.url, extent.real_s, N_CONNECTIONS, request=request, status=202)
-            n_failed += failed
-            if number and n_accepted:
-                rates.append(n_accepted / (clock.now() - began_at))
-                gateway_us.append((gateway.cpu_s() - before_s) / n_accepted * 1e6)
-                load_us.append((clock.cpu() - before_load_s) / n_accepted * 1e6)
-    if not rates:
+            for rounds in measured.values():
+                await rounds.measure(clock, extent.real_s, is_warmup=number == 0)
+    return http_figures(measured[1], measured[2])
+
+
+def http_figures(one: HttpRounds, two: HttpRounds) -> list[Figure]:
+    """one, two: by the number of the gateway's processes. Raises SetUpFailed."""
+    if not one.rates or not two.rates:
         raise SetUpFailed("the gateway accepted no job over HTTP")
-    return [Figure.of_rounds("accepted over HTTP", rates, "jobs/s"),
-            Figure.of_rounds("CPU of the gateway for a job over HTTP", gateway_us, "us"),
-            Figure.of_rounds("CPU of the load for a job over HTTP", load_us, "us"),
-            Figure.count("failed requests over HTTP", n_failed)]
+    return [Figure.of_rounds("CPU of the gateway for a job over HTTP", one.cpu_us, "us", HTTP_CPU_GOAL_US),
+            Figure.of_rounds("accepted over HTTP", one.rates, "jobs/s"),
+            Figure.of_rounds("CPU of the gateway for a job over HTTP, two processes", two.cpu_us, "us"),
+            Figure.of_rounds("accepted over HTTP, two processes", two.rates, "jobs/s"),
+            Figure.of_rounds("CPU of the load for a job over HTTP", one.load_us, "us"),
+            Figure.count("failed requests over HTTP", one.n_failed + two.n_failed)]
 
 
 def encode_submission(url: str) -> bytes:

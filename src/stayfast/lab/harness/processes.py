@@ -51,10 +51,11 @@ class ServerProcess:
 
     def cpu_s(self) -> float:
         """CPU seconds used by all threads. NaN if the system has no such clock (not Linux)."""
-        try:
-            return time.clock_gettime(~self.process.pid << 3 | _ALL_THREADS)  # finer than the ticks of /proc
-        except OSError:
-            return _cpu_s(f"/proc/{self.process.pid}/stat")
+        return _process_cpu_s(self.process.pid)
+
+    def tree_cpu_s(self) -> float:
+        """CPU seconds used by the process and its children, if it has any."""
+        return sum(_process_cpu_s(pid) for pid in (self.process.pid, *children_of(self.process.pid)))
 
     def first_thread_cpu_s(self) -> float:
         """CPU seconds of the first thread, which runs a gateway's event loop."""
@@ -80,6 +81,13 @@ class ServerProcess:
         """A blocking connection."""
         parts = urlsplit(self.url)
         return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=ANSWER_WITHIN_S)
+
+
+def _process_cpu_s(pid: int) -> float:
+    try:
+        return time.clock_gettime(~pid << 3 | _ALL_THREADS)  # finer than the ticks of /proc
+    except OSError:
+        return _cpu_s(f"/proc/{pid}/stat")
 
 
 def _cpu_s(stat_file: str) -> float:

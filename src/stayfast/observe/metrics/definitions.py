@@ -147,6 +147,9 @@ FLEET_BREAKERS = _counter("fleet_breaker_hints", "Hints about breakers, sent and
                           "kind")
 FLEET_GATEWAYS = _gauge("fleet_gateways", "Live gateways that share state, at the last exchange.")
 FLEET_AGE = _gauge("fleet_exchange_age_seconds", "Time since the last exchange with the other gateways.")
+WEBSOCKETS = _gauge("websockets", "Open WebSockets of clients.", "path")
+WEBSOCKET_MESSAGES = _counter("websocket_messages", "Messages of WebSockets of clients, received and sent.", "path",
+                              "direction")
 QUOTA_SLACK = _gauge("quota_slack", "What this gateway may still admit of a limit without a call to the shared store.",
                      "tenant", "limit")
 QUOTA_EXACT = _gauge("quota_exact", "1 while a limit that gateways share is near its end.", "tenant", "limit")
@@ -166,7 +169,7 @@ FAMILIES = (
     TURN_STEPS, TURN_THREADS, LOST, TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE, STEP_SECONDS, HANDSHAKE,
     STORE_SECONDS, LOOP_LAG, IN_FLIGHT, QUEUE_DEPTH, LIMIT, BREAKER_STATE, EJECTED, PREDICTOR_ERROR, RETRY_BUDGET,
     SPIKE_FACTOR, CACHE_BYTES, CACHE_ENTRIES, STORE_BYTES, STORE_ENTRIES, PREFIX_MOVING, WORKERS, FLEET_BREAKERS,
-    FLEET_GATEWAYS, FLEET_AGE, BUILD_INFO, SEMANTIC,
+    FLEET_GATEWAYS, FLEET_AGE, WEBSOCKETS, WEBSOCKET_MESSAGES, BUILD_INFO, SEMANTIC,
     SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR, SEMANTIC_JUDGED, SEMANTIC_JUDGE_MISS,
     QUOTA_SLACK, QUOTA_EXACT, QUOTA_STORE_LOST, QUOTA_STORE_CALLS, JOBS, JOBS_OLDEST,
     JOBS_OVERDUE, JOBS_ALLOWED, JOBS_ENDED, JOBS_RETURNED, JOB_LEASES_LOST, JOBS_SWEPT, JOB_WAIT, JOB_RUN, JOB_STORE_CALLS,

@@ -20,7 +20,8 @@ means of blocks of neighbours, because requests in one burst are slow together:
 
 The target is 5 % for first tokens, half of what is promised for the p99, and 10 % for gaps. Without interactive requests for
 QUIET_S, `allowed` grows fourfold a second, up to the limit; the next one brings it back to its last value. What is usual is
-measured every BASELINE_S, with no new jobs until N_BASELINE samples without jobs have come, or MEASURE_S have passed.
+measured every BASELINE_S, with no new jobs until N_BASELINE samples without jobs have come, or MEASURE_S have passed. Fewer
+than BLOCK interactive requests since the last quiet time start no measurement: one request must not stop all jobs.
 Source: LEDBAT (RFC 6817): delay above a base delay as the signal, a window that grows by at most one, a base that is renewed
 every 10 minutes. TCP-LP (Kuzmanovic and Knightly, 2003): back off early. Regression and evidence are ours, because the base
 delay of an engine depends on load and prompt, and varies by itself.
@@ -188,7 +189,7 @@ class JobAllowance:
     """The scavenger of one upstream. Pure state; instants are monotonic seconds."""
 
     __slots__ = ("_base_at", "_first_token", "_gap", "_has_cut", "_interactive_at", "_is_measuring", "_measure_until",
-                 "_n_quiet", "_quiet_at", "_quiet_floor", "_window_at", "allowed", "excess")
+                 "_n_interactive", "_n_quiet", "_quiet_at", "_quiet_floor", "_window_at", "allowed", "excess")
 
     def __init__(self, now: float) -> None:
         self.allowed = START_ALLOWED
@@ -199,6 +200,7 @@ class JobAllowance:
         self._base_at = -inf  # of the baseline
         self._is_measuring = False
         self._measure_until = -inf
+        self._n_interactive = 0  # requests since the last quiet time
         self._n_quiet = 0  # samples without jobs since the measurement began
         self._interactive_at = -inf
         self._quiet_at = now  # until when growth without traffic is counted
@@ -207,6 +209,7 @@ class JobAllowance:
 
     def note_interactive(self, now: float) -> None:
         """An interactive request arrived: what a quiet time allowed is over."""
+        self._n_interactive = 1 if self.is_quiet(now) else self._n_interactive + 1
         self._interactive_at = now
         if self._quiet_floor is not None:
             self.allowed, self._quiet_floor = self._quiet_floor, None
@@ -247,7 +250,7 @@ class JobAllowance:
         if self._is_measuring:
             if now >= self._measure_until:  # too few requests: the old baseline, or none, must do
                 self._is_measuring, self._base_at = False, now
-        elif now - self._base_at >= BASELINE_S:
+        elif now - self._base_at >= BASELINE_S and self._n_interactive >= BLOCK:
             self._is_measuring, self._measure_until, self._n_quiet = True, now + MEASURE_S, 0
         return self._is_measuring
 

@@ -14,7 +14,6 @@ from stayfast.core.events import RequestRefused, Sink
 from stayfast.http.server.asgi import Message, Scope
 from stayfast.jobs.service import JobService
 from stayfast.server.backend import ActiveSystem
-from stayfast.server.job_paths import strip_prefix
 from stayfast.server.jobs.endpoint import Endpoint, EndpointReply, EndpointRequest, EndpointTable
 from stayfast.server.paths import error_dialect, metric_label, wrong_method_error
 from stayfast.wire.errors import encode_error
@@ -55,13 +54,12 @@ class JobsApp:
         """The largest body of an endpoint that reads it in parts; None: `server.max_body_bytes` counts."""
         if method != "POST" or self._current.backend.jobs is None:
             return None
-        found = self._endpoints().find(strip_prefix(path))
+        found = self._endpoints().find(path)
         return found[0]["POST"].max_body_bytes if found is not None and "POST" in found[0] else None
 
     async def _answer(self, scope: Scope, receive: Receive) -> EndpointReply:
         method, path = scope["method"], scope["raw_path"].decode("latin-1")
-        found = self._endpoints().find(strip_prefix(path))
-        by_method, parameters, _ = found if found is not None else ({}, {}, "")
+        by_method, parameters = self._endpoints().find(path) or ({}, {})
         endpoint = by_method.get("GET" if method == "HEAD" else method)
         if endpoint is None:
             raise wrong_method_error(method, path, tuple(by_method))

@@ -8,7 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from msgspec import Struct
+
 from stayfast.core.errors import Rejected
+from stayfast.server.job_paths import find_template, strip_prefix
 
 JSON = "application/json"
 
@@ -20,8 +23,7 @@ class BodyReader(Protocol):
         """The next part; empty at the end."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointRequest:
+class EndpointRequest(Struct, frozen=True):
     """One request. header names are in lower case."""
 
     method: str
@@ -46,8 +48,7 @@ class EndpointRequest:
         return b"".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointReply:
+class EndpointReply(Struct, frozen=True):
     """A response: `body`, or `parts` for one that is streamed."""
 
     status: int = 200
@@ -73,31 +74,19 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class EndpointTable:
-    """All endpoints, by path."""
+    """All endpoints, by path. Their templates are those of `server.job_paths`."""
 
     endpoints: tuple[Endpoint, ...]
-    _by_template: dict[tuple[str, ...], dict[str, Endpoint]] = field(init=False, repr=False, default_factory=dict)
+    _by_template: dict[str, dict[str, Endpoint]] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         for endpoint in self.endpoints:
-            self._by_template.setdefault(split_path(endpoint.template), {})[endpoint.method] = endpoint
+            self._by_template.setdefault(endpoint.template, {})[endpoint.method] = endpoint
 
-    def find(self, path: str) -> "tuple[Mapping[str, Endpoint], Mapping[str, str], str] | None":
-        """The endpoints of a path by method, its parameters, and its template as a metric label."""
-        parts = split_path(path)
-        for template, by_method in self._by_template.items():
-            if len(template) != len(parts):
-                continue
-            parameters = {}
-            for name, part in zip(template, parts, strict=True):
-                if name.startswith("{"):
-                    parameters[name[1:-1]] = part
-                elif name != part:
-                    break
-            else:
-                return by_method, parameters, "/" + "/".join(template)
-        return None
-
-
-def split_path(path: str) -> tuple[str, ...]:
-    return tuple(path.strip("/").split("/"))
+    def find(self, path: str) -> tuple[Mapping[str, Endpoint], Mapping[str, str]] | None:
+        """The endpoints of a path by method, and its parameters, still percent-encoded."""
+        template = find_template(path)
+        if template is None or template not in self._by_template:
+            return None
+        parts = zip(template.split("/"), strip_prefix(path).split("/"), strict=True)
+        return self._by_template[template], {name[1:-1]: part for name, part in parts if name.startswith("{")}

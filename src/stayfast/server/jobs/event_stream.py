@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Sequence
 
 from stayfast.core.errors import Rejected
-from stayfast.core.jobs import Job, JobEvent
-from stayfast.jobs.service import JobService
+from stayfast.core.jobs import Job, JobEvent, JobState
+from stayfast.jobs.service import JobService, gone_error
 from stayfast.server.jobs.endpoint import EndpointReply
 from stayfast.server.jobs.positions import find_position
 from stayfast.wire.errors import encode_error_event
@@ -36,6 +36,8 @@ class EventStream:
         """The reply, once the position is known to be stored. Raises Rejected (410) if it is gone."""
         first = await self._enter_epoch(await self._reader.read(0))
         parts = None if not first and await self._was_last() else self._parts(first)
+        if parts is not None and not first and self.n_read >= 0 and self.job.state is JobState.COMPLETED:
+            raise gone_error(self.job.id)  # past the end, or of events that were lost with their gateway
         return EndpointReply(content_type=EVENT_STREAM, headers=(*STREAM_HEADERS, *headers), parts=parts)
 
     async def encode_event(self, event: JobEvent) -> bytes:

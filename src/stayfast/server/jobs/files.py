@@ -87,4 +87,4 @@ class FileEndpoints:
         return EndpointReply(content_type=BYTES, parts=await self._files.read(info), n_bytes=info.n_bytes)
 
     async def _find(self, request: EndpointRequest, file_id: str | None = None) -> FileInfo:
-        return await self._files.find(file_id or request.parameters["id"], request.tenant, LISTED)
+        return await self._files.find(request.parameters["id"] if file_id is None else file_id, request.tenant, LISTED)

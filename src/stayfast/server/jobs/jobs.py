@@ -3,7 +3,7 @@
 from http import HTTPStatus
 
 from stayfast.core.errors import Rejected
-from stayfast.core.jobs import Door, Job, JobFilter, JobResult, JobState
+from stayfast.core.jobs import Door, Job, JobFilter, JobResult, JobState, Submitted
 from stayfast.jobs.service import JobPlace, JobService, store_error, unknown_job
 from stayfast.policy.jobs.windows import FORM_TEXT, parse_window
 from stayfast.server.backend import ActiveSystem
@@ -18,6 +18,7 @@ from stayfast.server.jobs.new_jobs import (
     parse_job_urgency,
     read_idempotency_key,
 )
+from stayfast.server.jobs.responses import continue_stored
 from stayfast.stores.base import StoreUnavailable
 from stayfast.wire.jobs.job_objects import (
     JobSubmission,
@@ -52,6 +53,11 @@ class JobEndpoints:
 
     async def submit(self, request: EndpointRequest) -> EndpointReply:
         """202 with the job, once it is stored; 200 for a repeated idempotency key whose job has ended."""
+        submitted = await self.accept(request)
+        return await describe_submission(self._service, submitted.job, n_ahead=submitted.n_ahead)
+
+    async def accept(self, request: EndpointRequest) -> Submitted:
+        """Check and store a submission."""
         submission = parse_submission(await request.read_body(self._current.config.max_body_bytes))
         api = LLM_ENDPOINTS.get(submission.path)
         if api is None:
@@ -64,10 +70,12 @@ class JobEndpoints:
         if decoded.is_background:
             raise Rejected("A job runs in the background anyway. Leave background out, or send the body to /v1/responses.",
                            code="background_job", param="body.background")
+        if decoded.previous_response_id is not None:
+            decoded = await continue_stored(self._service, decoded, request.tenant, self._current)
         now = self._service.clock.wall()
         job = make_job(decoded, Door.JOBS, read_terms(submission, request, now), self._service, tenant=request.tenant,
                        headers=headers_to_forward(request.headers))
-        return await describe_submission(self._service, await self._service.submit_one(job))
+        return await self._service.submit_one(job)
 
     async def show(self, request: EndpointRequest) -> EndpointReply:
         """The job, with its place while it waits and its answer once it has ended."""
@@ -131,10 +139,13 @@ class JobEndpoints:
         return EndpointReply(body=_encode(job, result, place), headers=headers)
 
 
-async def describe_submission(service: JobService, job: Job, more: tuple[tuple[str, str], ...] = ()) -> EndpointReply:
-    """The reply to an accepted job: 202 with its address, or 200 if a repeated submission finds it ended. more: headers."""
+async def describe_submission(service: JobService, job: Job, more: tuple[tuple[str, str], ...] = (), *,
+                              n_ahead: int | None = None) -> EndpointReply:
+    """The reply to an accepted job: 202 with its address, or 200 if a repeated submission finds it ended. more: headers.
+    n_ahead: as in `Submitted`.
+    """
     result = await service.result(job) if job.state.is_final else None
-    place = await service.place_of(job)
+    place = await service.place_of(job, n_ahead)
     body, location = _encode(job, result, place), ("location", f"/v1/jobs/{job.id}")
     if job.state.is_final:
         return EndpointReply(body=body, headers=(location, *more))

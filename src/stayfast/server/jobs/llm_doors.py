@@ -74,8 +74,8 @@ class LlmDoors:
         terms = JobTerms(idempotency_key=_idempotency_key(inbound),
                          keep_s=None if is_stored else service.config.keep_responses_s)
         without = msgspec.structs.replace(request, body=to_job_body(request.body))
-        job = await service.submit_one(self._make_job(without, Door.RESPONSES, terms, arrival,
-                                                      new_id(RESPONSE_ID, self._clock.wall())))
+        job = (await service.submit_one(self._make_job(without, Door.RESPONSES, terms, arrival,
+                                                       new_id(RESPONSE_ID, self._clock.wall())))).job
         if job.is_stream:
             return await stream_response(service, self._current, job, -1, arrival.request_id)
         return await describe_response(service, job)
@@ -84,7 +84,7 @@ class LlmDoors:
                              preference: AsyncPreference) -> EndpointReply:
         check_model(request, self._current)
         terms = JobTerms(idempotency_key=_idempotency_key(inbound))
-        job = await service.submit_one(self._make_job(request, Door.ASYNC, terms, arrival, None))
+        job = (await service.submit_one(self._make_job(request, Door.ASYNC, terms, arrival, None))).job
         if preference.wait_s and not job.state.is_final:
             job = await service.wait(job.id, arrival.tenant, preference.wait_s)
         applied = (("preference-applied", preference.applied), ("vary", "prefer"))
@@ -130,6 +130,11 @@ class LlmDoors:
             if job is not None:
                 if job.id:
                     return await self._replay(service, job, arrival, None)
+                job_id = None
+            live = self._live.find(job_id) if job_id is not None else None  # not stored yet
+            if live is not None and live.job.body == request.body:
+                return await self._read_live(live, describe)
+            if live is not None:
                 job_id = None
         config = service.config
         new = msgspec.structs.replace(

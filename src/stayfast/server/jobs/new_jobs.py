@@ -59,7 +59,8 @@ def make_job(request: Request, door: Door, terms: JobTerms, service: JobService,
         tenant=tenant, headers=headers, is_stream=request.stream, rank=ranking.rank, n_tokens=estimate_tokens(request),
         weight=ranking.weight, run_at=terms.run_at, deadline_at=terms.deadline_at, aged_at=ranking.aged_at,
         keep_s=config.keep_s if terms.keep_s is None else terms.keep_s, is_reported=bool(config.webhooks),
-        idempotency_key=terms.idempotency_key, digest=digest_request(request.api, request.body, terms),
+        idempotency_key=terms.idempotency_key,
+        digest=digest_request(request.api, request.body, terms) if terms.idempotency_key is not None else b"",
         metadata=terms.metadata)
 
 

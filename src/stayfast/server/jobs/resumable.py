@@ -170,6 +170,11 @@ class LiveStreams:
     def __len__(self) -> int:
         return len(self._streams)
 
+    def find(self, job_id: str) -> LiveStream | None:
+        """The stream of a job that is generated here."""
+        found = self._streams.get(job_id)
+        return found[0] if found is not None else None
+
     def start(self, service: JobService, job: NewJob, serve: Serve, request: Request, arrival: Arrival) -> LiveStream:
         """Begin to generate."""
         stream = LiveStream(job, arrival.request_id)
@@ -183,7 +188,9 @@ class LiveStreams:
 
     async def _store(self, service: JobService, stream: LiveStream) -> None:
         try:
-            await service.submit([stream.job])
+            (submitted,) = await service.submit([stream.job])
+            if not submitted.is_new:  # another gateway got the same request at the same time: the stored stream is its own
+                return
             stream.is_stored = True
             while not stream.is_over or stream.pending:
                 await self._wait_for_events(stream)
@@ -235,7 +242,10 @@ class LiveStreams:
             self._is_beating = False
 
     def _cancel(self, job_id: str) -> None:
-        stream, generating = self._streams[job_id]
+        found = self._streams.get(job_id)
+        if found is None:  # it ended while the heartbeat was under way
+            return
+        stream, generating = found
         generating.cancel()
         stream.fail(StreamCancelled("The job was cancelled."), JobState.CANCELLED)
 

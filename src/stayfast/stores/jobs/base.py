@@ -112,8 +112,9 @@ class JobStore(Protocol):
         """Cancel a job: at once if it is queued; a running one gets `is_cancelling`. Returns its new state."""
 
     async def retry_dead(self, job_id: str) -> Job | None:
-        """Put a failed, dead, expired or cancelled job back into the queue, without its result and deadline. None: unknown,
-        or it has another state, or the batch of its line is FINALIZING or has ended.
+        """Put a failed, dead, expired or cancelled job back into the queue, without its result and deadline; its stream goes
+        on: the last event becomes an empty one in between. None: unknown, or it has another state, or the batch of its line
+        is FINALIZING or has ended.
         """
 
     async def recover(self, worker: str, *, max_claims: int = 3) -> int:

@@ -20,8 +20,9 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class CallMessage(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """method: of the store, or `+` and `-` with a topic: wait for its next notification, and no longer; or `?`, which is
-    replied to at once with a notification of that topic. `arguments`: all of them, in the order of the signature.
+    """method: of the store; or `+`, `-` and `!` with a topic: wait for its next notification, and no longer; notify it.
+    These have no reply. Or `?`: replied to at once with a notification of that topic. `arguments`: all of them, in the order
+    of the signature.
     """
 
     number: int  # from 1

@@ -120,7 +120,9 @@ class Committer:
     def _receive(self, connection: FrameConnection, message: bytes) -> None:
         try:
             request = decode_request(message)
-            if request.method == "?":
+            if request.method == "!":
+                self.store.topics.notify(decode_text(request.arguments))
+            elif request.method == "?":
                 connection.send(encode(ReplyMessage(NOTIFIED, "", request.arguments)))
             elif request.method in ("+", "-"):
                 self._change_wait(connection, request.method, decode_text(request.arguments))

@@ -111,6 +111,10 @@ class CommitterLink:
             self._waits.discard(topic)
             self._send("-", topic)
 
+    def notify(self, topic: str) -> None:
+        """Wake the waiters of a topic in all processes. Lost if the committer ends."""
+        self._send("!", topic)
+
     def close(self) -> None:
         if self._probing is not None:
             self._probing.cancel()

@@ -169,8 +169,8 @@ class SharedJobStore:
 
     async def notify(self, topic: str) -> None:
         self._topics.notify(topic)
-        if self._committer is None:
-            await self._call(SqliteJobStore.notify, topic)
+        if self._link is not None:
+            self._link.notify(topic)
 
     async def wait(self, topic: str, timeout_s: float) -> None:
         if self._committer is None and self._link is not None:

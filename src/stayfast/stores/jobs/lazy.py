@@ -15,7 +15,7 @@ from stayfast.stores.jobs.base import FileBodies, FileWriter, IsKnown, JobStore,
 
 RETRY_S = 5.0
 _ITERATORS = frozenset(("batch_results",))  # methods that return an iterator
-_UNMEASURED = frozenset(("wait", "close"))
+_UNMEASURED = frozenset(("notify", "wait", "close"))
 _OK, _FULL, _UNAVAILABLE = "ok", "full", "unavailable"
 
 

@@ -31,7 +31,9 @@ class StreamedAnswer:
         if self._is_broken or data.strip() == _DONE:
             return
         try:
-            self._collector.add_event(_ANY.decode(data))
+            event = _ANY.decode(data)
+            self._is_broken = is_error(event)
+            self._collector.add_event(event)
         except SHAPE_ERRORS:
             self._is_broken = True
 
@@ -52,6 +54,11 @@ def collect_events(api: Api, events: Iterable[bytes]) -> bytes | None:
         for data, _ in sse.parse_events(splitter, event):
             answer.add_event(data)
     return answer.build_body()
+
+
+def is_error(event: object) -> bool:
+    """Whether an event of a stream stands for a failure in place of the rest."""
+    return isinstance(event, dict) and (event.get("type") == "error" or ("type" not in event and bool(event.get("error"))))
 
 
 def is_end_marker(api: Api, data: bytes, name: bytes) -> bool:

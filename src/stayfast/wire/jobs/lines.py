@@ -50,6 +50,7 @@ class BatchLine(msgspec.Struct, frozen=True, gc=False):
 class _Body(msgspec.Struct, gc=False):
     model: Any = None
     stream: Any = None
+    background: Any = None
     max_tokens: Any = None
     max_completion_tokens: Any = None
     max_output_tokens: Any = None
@@ -191,6 +192,9 @@ class LineChecker:
                 self._add(None, "too_many_inputs", f"The batch file has more than {MAX_INPUTS} inputs of embeddings.")
         if body.stream not in (None, False):
             self._add(n, "streaming_unsupported", "A request of a batch cannot be streamed.", "body.stream")
+        if body.background not in (None, False):  # its answer would be a response that is queued at the upstream
+            self._add(n, "background_unsupported", "A request of a batch runs in the background anyway: leave it out.",
+                      "body.background")
 
     def _add(self, n: int | None, code: str, message: str, param: str | None = None) -> None:
         if len(self.problems) < MAX_PROBLEMS:

@@ -20,6 +20,7 @@ from stayfast.core.jobs import Job, JobEvent, JobResult, JobState
 from stayfast.wire import sse
 from stayfast.wire.errors import parse_error_body
 from stayfast.wire.request_body import decode_typed
+from stayfast.wire.responses.items import read_input_items, reusable_items
 
 Json = dict[str, Any]
 
@@ -34,7 +35,6 @@ _ECHOED: Final = ("instructions", "metadata", "parallel_tool_calls", "temperatur
                   "service_tier", "safety_identifier", "prompt_cache_key", "top_logprobs", "store")
 _DEFAULTS: Final[Json] = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "metadata": {}}
 _TOO_MANY, _FIRST_SERVER_ERROR = 429, 500
-_NEEDLESS: Final = ("id", "status")  # of an item that is sent again: the provider may not have stored it
 
 
 def is_own_id(response_id: str) -> bool:
@@ -139,25 +139,11 @@ def continue_response(body: bytes, before_body: bytes, before: Json) -> bytes:
     """The request `body` with the conversation of the response that it continues in place of its id.
 
     before_body, before: the request and the answer of that response. Its instructions do not apply to this request.
-    Reasoning items are left out unless they are encrypted: only a provider that stored them can read them.
     """
     fields, earlier = decode_typed(_OBJECT, body), _OBJECT.decode(before_body)
-    items: list[object] = _input_items(earlier.get("input"))
-    for item in before.get("output") or ():
-        if not isinstance(item, dict) or (item.get("type") == "reasoning" and not item.get("encrypted_content")):
-            continue
-        items.append({name: value for name, value in item.items() if name not in _NEEDLESS})
-    changed: Json = {**fields, "input": [*items, *_input_items(fields.get("input"))]}
+    items = [*read_input_items(earlier.get("input")), *reusable_items(before.get("output") or ())]
+    changed: Json = {**fields, "input": [*items, *read_input_items(fields.get("input"))]}
     changed.pop("previous_response_id", None)
     if "previous_response_id" in earlier:  # of the upstream's own
         changed["previous_response_id"] = earlier["previous_response_id"]
     return msgspec.json.encode(changed)
-
-
-def _input_items(given: Raw | None) -> list[object]:
-    if given is None:
-        return []
-    value = msgspec.json.decode(given, type=str | list[Raw] | None)
-    if isinstance(value, str):
-        return [{"type": "message", "role": "user", "content": value}]
-    return list(value or ())

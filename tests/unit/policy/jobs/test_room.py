@@ -31,7 +31,8 @@ def feed(allowance: JobAllowance, now: float, ttft_s: float, n_jobs: int, n: int
 def measured(now: float = 0.0) -> tuple[JobAllowance, float]:
     """An allowance with a baseline of 0.3 s."""
     allowance = JobAllowance(now)
-    allowance.note_interactive(now)
+    for _ in range(BLOCK):
+        allowance.note_interactive(now)
     assert allowance.n_allowed(now, 100) == 0  # it measures first
     return allowance, feed(allowance, now, 0.3, 0)
 
@@ -125,11 +126,23 @@ def test_allowance_measures_again_when_its_baseline_is_old() -> None:
     assert allowance.n_allowed(renewed, 64) >= 1
 
 
+def test_allowance_after_a_few_requests_lets_one_job_run_without_a_baseline() -> None:
+    """A try by hand must not stop the first batch for half a minute."""
+    allowance, now = JobAllowance(0.0), 0.0
+    for _ in range(3):
+        for _ in range(BLOCK - 1):
+            allowance.note_interactive(now)
+            assert allowance.n_allowed(now, 64) == 1
+            now += EVERY_S
+        now += QUIET_S
+
+
 def test_allowance_does_not_wait_for_ever_for_a_baseline() -> None:
     """With few requests, one job must do."""
     allowance = JobAllowance(0.0)
     now = 0.0
-    allowance.note_interactive(now)
+    for _ in range(BLOCK):
+        allowance.note_interactive(now)
     assert allowance.n_allowed(now, 64) == 0
     for _ in range(int(MEASURE_S) + 1):
         now += 1

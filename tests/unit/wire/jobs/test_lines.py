@@ -76,6 +76,7 @@ def test_check_good_lines_have_no_problems() -> None:
     (line("b", body={"model": 1}), "missing_required_parameter", "body.model"),
     (line("b", body={"model": "gone"}), "model_not_found", "body.model"),
     (line("b", body={"model": "m", "stream": True}), "streaming_unsupported", "body.stream"),
+    (line("b", body={"model": "m", "background": True}), "background_unsupported", "body.background"),
     (line("b", body={"model": "m", "a": "x" * 1000}), "line_too_large", None),
 ])
 def test_check_bad_line_is_named(bad: bytes, code: str, param: str | None) -> None:

@@ -180,6 +180,7 @@ def retry_dead(db: sqlite3.Connection, job_id: str) -> Job | None:
     if row is None or row[1] not in _RETRIED or row[2] not in (None, "validating", "in_progress"):
         return None
     db.execute("DELETE FROM results WHERE n = ?", (row[0],))
+    db.execute("UPDATE events SET is_last = 0, data = x'' WHERE job_n = ? AND is_last", (row[0],))
     db.execute(_RETRY, (row[0],))
     return _find(db, row[0])
 

@@ -8,12 +8,13 @@ nor a cancelled backlog counts for it or against it. Wrong when the estimates of
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from stayfast.core.jobs import BatchState, JobState, NewJob, Submitted
 from stayfast.stores.jobs.embedded import reports
+from stayfast.stores.jobs.embedded.reading import MAX_AHEAD, MAX_BEHIND
 from stayfast.stores.jobs.embedded.rows import (
     Row,
     decode_job,
@@ -33,6 +34,13 @@ _INSERT_BODIES = "INSERT INTO bodies (n, headers, body) VALUES "
 _BY_ID = sql("SELECT $job, digest FROM jobs WHERE id IN (SELECT value FROM json_each(?))")
 _BY_KEY = sql("SELECT $job, digest FROM jobs WHERE tenant = ? AND door = ? AND idempotency_key = ?")
 _BY_LINE = sql("SELECT $job, digest FROM jobs WHERE batch_id = ? AND line = ?")
+# A new job has few jobs behind it. With + the index serves the whole comparison, without it only `rank`.
+_PLACES = """SELECT new.id, routes.n_queued, (
+        SELECT count(*) FROM (SELECT 1 FROM jobs AS old INDEXED BY jobs_ready WHERE old.model = new.model
+        AND old.state = 'queued' AND old.is_deferred = 0
+        AND (old.rank, old.vft, old.deadline_at, old.n) > (+new.rank, +new.vft, +new.deadline_at, +new.n) LIMIT ?2))
+    FROM jobs AS new JOIN routes ON routes.model = new.model
+    WHERE new.n > ?1 AND new.state = 'queued' AND new.is_deferred = 0 AND new.batch_id IS NULL"""
 _START = """UPDATE jobs SET state = 'running', is_deferred = 0, token = 1, worker = ?, started_at = ?, lease_until = ?
     WHERE id = ?"""
 
@@ -120,12 +128,12 @@ def submit(db: sqlite3.Connection, now: float, jobs: Sequence[NewJob]) -> list[S
     if not jobs:
         return []
     stored, tags, ended = _Stored(db, jobs), _FairTags(db), _ended_batches(db, jobs)
-    (n,) = db.execute("SELECT coalesce(max(n), 0) FROM jobs").fetchone()
-    replies, rows, bodies = [], [], []
+    (last_n,) = db.execute("SELECT coalesce(max(n), 0) FROM jobs").fetchone()
+    replies, rows, bodies = [], list[Row](), []
     for job in jobs:
         reply = stored.find(job)
         if reply is None:
-            n += 1
+            n = last_n + len(rows) + 1
             state = JobState.CANCELLED if job.batch_id in ended else JobState.QUEUED
             row = encode_job(job, now, tags.add(job) if state is JobState.QUEUED else 0.0, state)
             rows.append((*row, n))
@@ -138,7 +146,8 @@ def submit(db: sqlite3.Connection, now: float, jobs: Sequence[NewJob]) -> list[S
     _insert(db, _INSERT, _VALUES, rows)
     _insert(db, _INSERT_BODIES, "(?, ?, ?)", bodies)
     _start(db, now, [job for job, reply in zip(jobs, replies, strict=True) if reply.is_new and job.worker is not None])
-    return [_mark_started(job, reply, now) for job, reply in zip(jobs, replies, strict=True)]
+    places = _count_ahead(db, last_n)
+    return [_complete(job, reply, now, places) for job, reply in zip(jobs, replies, strict=True)]
 
 
 def _start(db: sqlite3.Connection, now: float, jobs: Sequence[NewJob]) -> None:
@@ -146,9 +155,19 @@ def _start(db: sqlite3.Connection, now: float, jobs: Sequence[NewJob]) -> None:
     db.executemany(_START, [(job.worker, now, now + job.lease_s, job.id) for job in jobs])
 
 
-def _mark_started(job: NewJob, reply: Submitted, now: float) -> Submitted:
-    if not reply.is_new or job.worker is None:
+def _count_ahead(db: sqlite3.Connection, after_n: int) -> dict[str, int]:
+    """How many jobs run before those that were stored after number `after_n`, by id. Left out: lines of batches, jobs that
+    are not queued or not due, and those with many jobs behind them.
+    """
+    return {job_id: min(n_queued - 1 - n_behind, MAX_AHEAD)
+            for job_id, n_queued, n_behind in db.execute(_PLACES, (after_n, MAX_BEHIND)) if n_behind < MAX_BEHIND}
+
+
+def _complete(job: NewJob, reply: Submitted, now: float, places: Mapping[str, int]) -> Submitted:
+    if not reply.is_new:
         return reply
+    if job.worker is None:
+        return Submitted(reply.job, n_ahead=places.get(job.id))
     return Submitted(replace(reply.job, state=JobState.RUNNING, token=1, worker=job.worker, started_at=now))
 
 
@@ -163,11 +182,6 @@ def _ended_batches(db: sqlite3.Connection, jobs: Sequence[NewJob]) -> set[str]:
 
 def _insert(db: sqlite3.Connection, insert: str, values: str, rows: Sequence[Row]) -> None:
     """Insert many rows with few statements."""
-    at = 0
-    for size in (_CHUNK, 1):
-        statement = insert + ", ".join([values] * size)
-        while len(rows) - at >= size:
-            db.execute(statement, [value for row in rows[at:at + size] for value in row])
-            at += size
-
-
+    for at in range(0, len(rows), _CHUNK):
+        part = rows[at:at + _CHUNK]
+        db.execute(insert + ", ".join([values] * len(part)), [value for row in part for value in row])

@@ -111,7 +111,10 @@ class PostgresPool:
         except (*BROKEN, ValueError, asyncpg.PostgresError) as error:
             self._n_failed += 1
             self._closed_until = self._clock.now() + backoff_s(self._n_failed, BACKOFF_S, BACKOFF_MAX_S, self._rng)
-            raise describe_error(error) from None
+            described = describe_error(error)
+            if isinstance(described, StoreFull):
+                raise described from None
+            raise StoreUnavailable(f"no connection to the database of jobs.store: {described}") from None
         self._n_failed = 0
         return connection
 

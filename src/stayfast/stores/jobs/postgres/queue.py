@@ -267,6 +267,7 @@ async def _retry(connection: Any, job_id: str) -> bool:
         column = COUNT_COLUMNS[count_index(JobState(row["state"]))]
         await connection.execute(make_sql("UPDATE stayfast_batches SET {count} = {count} - 1 WHERE id = $1", count=column),
                                  job["batch_id"])
+    await connection.execute("UPDATE stayfast_events SET is_last = false, data = '' WHERE job_id = $1 AND is_last", job_id)
     new = decode_new_job(job["record"])
     await connection.execute(_PUT_BACK, job_id, row["seq"], job["model"], job["tenant"], job["batch_id"], new.rank,
                              new.n_tokens, job["created_at"], inf if new.aged_at is None else new.aged_at,

@@ -1,0 +1,1 @@
+"""WebSockets: the Responses API in WebSocket mode, and jobs."""

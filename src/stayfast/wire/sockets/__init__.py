@@ -1,0 +1,1 @@
+"""Messages of WebSockets: the Responses API, and jobs."""
