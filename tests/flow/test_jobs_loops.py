@@ -22,7 +22,6 @@ from stayfast.testing.job_store import MemoryJobStore
 from tests.flow.jobs_rig import JobsRig
 from tests.flow.rig import MODEL
 
-RECEIVER = WebhookConfig("http://127.0.0.1:9/", Secret("s"))
 ANSWER = (Wait(0.5), SendText("four words"))
 
 

@@ -92,7 +92,7 @@ class WebhookSender:
             return
         body = encode_webhook(report.id, kind, report.subject_id, report.created_at)
         delivered, whys = list(report.delivered), []
-        for receiver in self._receivers.values():
+        for receiver in self._receivers:
             if receiver.digest in delivered or not receiver.wants(tenant, kind):
                 continue
             why = await receiver.send(report.id, body)
@@ -119,7 +119,7 @@ class WebhookSender:
 
     def close(self) -> None:
         """Close the connections to the receivers."""
-        for receiver in self._receivers.values():
+        for receiver in self._receivers:
             receiver.close()
 
 
