@@ -43,7 +43,7 @@ def test_completions(openai_client: openai.OpenAI, marker: str) -> None:
     assert chunks[-1].choices[0].finish_reason == "stop"
 
 
-MODELS = sorted(f"{kind}-{name}" for kind in ("brief", "via") for name in DIALECTS)
+MODELS = sorted([*(f"{kind}-{name}" for kind in ("brief", "via") for name in DIALECTS), "resumable-chat"])
 
 
 def test_models(openai_client: openai.OpenAI) -> None:

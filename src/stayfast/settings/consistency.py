@@ -1,13 +1,11 @@
 """Checks across settings: unknown names, contradictions, and missing files or packages."""
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path as FilePath
 from re import fullmatch
 
-from stayfast.core.setting import Secret
 from stayfast.engine.config import EngineConfig, check_runnable
 from stayfast.http.client.client import split_base_url
 from stayfast.jobs.config import JobsConfig
@@ -153,10 +151,6 @@ def _check_tenants(settings: Settings, add_problem: AddProblem) -> None:
 
 def _check_jobs(settings: Settings, add_problem: AddProblem) -> None:
     jobs, keys = settings.jobs, settings.server.keys
-    if jobs.store is not None and (why := _why_no_database(jobs.store)):
-        add_problem(("jobs", "store"), why)
-    if jobs.wake is not None and find_spec("redis") is None:
-        add_problem(("jobs", "wake"), _NO_REDIS)
     for n, webhook in enumerate(jobs.webhooks):
         for name in webhook.tenants:
             if name not in keys:
@@ -165,16 +159,6 @@ def _check_jobs(settings: Settings, add_problem: AddProblem) -> None:
     for name in jobs.windows:
         if name not in settings.routes and ANY_MODEL not in settings.routes:
             add_problem(("jobs", "windows", name), f"no route of this name{suggest(name, settings.routes)}")
-
-
-def _why_no_database(url: Secret) -> str:
-    if find_spec("asyncpg") is None:
-        return _NO_POSTGRES
-    try:
-        import_module("stayfast.stores.jobs.postgres.connections").parse_postgres_url(url.reveal())
-    except ValueError as error:
-        return str(error)
-    return ""
 
 
 def _check_routes(settings: Settings, add_problem: AddProblem) -> None:
