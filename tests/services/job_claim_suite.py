@@ -230,6 +230,39 @@ class ClaimSuite(RiggedSuite):
         assert await claim_ids(rig.store) == ["j1"]
 
     @on_store
+    async def test_release_after_a_failure_lets_the_other_jobs_of_its_tenant_run_first(self, rig: JobStoreRig) -> None:
+        """Jobs that fail at each attempt do not keep the others of their tenant, rank and route waiting."""
+        await rig.store.submit([new_job("p1", tenant="a"), new_job("p2", tenant="a"), new_job("good", tenant="a")])
+        probed = []
+        for _ in range(4):
+            claimed = await claim_one(rig.store)
+            probed.append(claimed.job.id)
+            await rig.store.release([Release(claimed.job.id, claimed.job.token, 0.0, "upstream_500")])
+        assert probed == ["p1", "p2", "good", "p1"]
+
+    @on_store
+    async def test_release_after_a_failure_lets_another_tenant_run_first(self, rig: JobStoreRig) -> None:
+        """Each attempt is charged to its tenant, so that the tenants have their turns, whatever fails."""
+        await rig.store.submit([new_job("poison", tenant="a")])
+        probed = []
+        for n in range(4):
+            claimed = await claim_one(rig.store)
+            probed.append(claimed.job.id)
+            await rig.store.release([Release(claimed.job.id, claimed.job.token, 0.0, "upstream_500")])
+            if n == 0:
+                await rig.store.submit([new_job("good", tenant="b")])
+        assert probed[0] == "poison"
+        assert "good" in probed[1:3]
+
+    @on_store
+    async def test_release_without_a_failure_leaves_the_place(self, rig: JobStoreRig) -> None:
+        """A worker that stops does not cost its jobs their turn."""
+        await rig.store.submit([new_job(f"a{n}", tenant="a") for n in range(3)])
+        claimed = await claim_one(rig.store)
+        await rig.store.release([Release("a0", claimed.job.token, 0.0, "drained", is_failure=False)])
+        assert await claim_ids(rig.store) == ["a0", "a1", "a2"]
+
+    @on_store
     async def test_bury_ends_as_dead_and_retry_runs_again(self, rig: JobStoreRig) -> None:
         """A retried job has no result, no failures, and can finish."""
         await rig.store.submit([new_job("j1", deadline_at=rig.now() + 10.0)])

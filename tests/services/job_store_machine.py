@@ -38,6 +38,7 @@ class ModelJob:
     n_failures: int = 0
     n_results: int = 0
     n_lost: int = 0  # workers that died with it
+    before: set[str] = field(default_factory=set)  # jobs that run before it, since it has failed, if they are due
     events: list[tuple[int, int]] = field(default_factory=list)
 
     def lose_worker(self) -> None:
@@ -58,6 +59,7 @@ class JobStoreMachine(RuleBasedStateMachine):
         self._rig = self._run(opened.__aenter__())
         self._jobs: dict[str, ModelJob] = {}
         self._claims: list[ClaimedJob] = []
+        self._refunded: set[tuple[str | None, int]] = set()  # tenants and ranks of which a queued job has ended
 
     def teardown(self) -> None:
         self._run(self._opened.__aexit__(None, None, None))
@@ -84,9 +86,13 @@ class JobStoreMachine(RuleBasedStateMachine):
         assert len(claims) == min(n, len(ready))
         expected_ranks = sorted(job.rank for job in ready)[:len(claims)]
         assert [claimed.job.rank for claimed in claims] == expected_ranks
+        due = {job_id for job_id, job in self._jobs.items() if job in ready}
         for claimed in claims:
             job = self._jobs[claimed.job.id]
             assert job in ready
+            assert not job.before & due, (claimed.job.id, job.before & due)
+            self._forget_place(claimed.job.id)
+            due.discard(claimed.job.id)
             job.state, job.token, job.worker, job.lease_until = JobState.RUNNING, job.token + 1, worker, now + LEASE_S
             assert (claimed.job.token, claimed.job.worker, claimed.job.state) == (job.token, worker, JobState.RUNNING)
             self._claims.append(claimed)
@@ -115,6 +121,31 @@ class JobStoreMachine(RuleBasedStateMachine):
             assert released == [True]
             job.state = JobState.CANCELLED if job.is_cancelling else JobState.QUEUED
             job.run_at, job.n_failures = 0.0, job.n_failures + (is_failure and not job.is_cancelling)
+            if is_failure and job.state is JobState.QUEUED:
+                self._put_behind(claimed.job.id)
+
+    @rule(worker=WORKERS, n=st.integers(2, 5))
+    def fail_in_turn(self, worker: str, n: int) -> None:
+        """Some jobs of one tenant and rank, and a worker whose every attempt fails."""
+        for _ in range(3):
+            self.submit("a", 1, None, 0.0, None)
+        for _ in range(n):
+            n_before = len(self._claims)
+            self.claim(worker, 1)
+            if len(self._claims) > n_before:
+                self.release(n_before, is_failure=True)
+
+    def _put_behind(self, job_id: str) -> None:
+        """Behind all queued jobs of its tenant and rank; unless its tenant was refunded, by a store that refunds."""
+        job = self._jobs[job_id]
+        if (job.tenant, job.rank) not in self._refunded:
+            job.before = {other_id for other_id, other in self._jobs.items() if other is not job
+                          and other.state is JobState.QUEUED and (other.tenant, other.rank) == (job.tenant, job.rank)}
+
+    def _forget_place(self, job_id: str) -> None:
+        self._jobs[job_id].before.clear()
+        for other in self._jobs.values():
+            other.before.discard(job_id)
 
     @precondition(lambda self: self._claims)
     @rule(pick=PICK)
@@ -154,6 +185,8 @@ class JobStoreMachine(RuleBasedStateMachine):
         job_id, job = self._pick(pick)
         if job.state is JobState.QUEUED:
             job.state = JobState.CANCELLED
+            self._forget_place(job_id)
+            self._refunded.add((job.tenant, job.rank))
         elif job.state is JobState.RUNNING:
             job.is_cancelling = True
         cancelled = self._run(self._rig.store.cancel(job_id))
@@ -178,11 +211,13 @@ class JobStoreMachine(RuleBasedStateMachine):
     def sweep(self) -> None:
         now, before = self._rig.now(), {job_id for job_id, job in self._jobs.items() if job.state.is_final}
         reports = [self._run(self._rig.store.sweep(max_claims=MAX_CLAIMS)) for _ in range(2)]
-        for job in self._jobs.values():
+        for job_id, job in self._jobs.items():
             if job.state is JobState.RUNNING and job.lease_until <= now:
                 job.lose_worker()
             if job.state is JobState.QUEUED and job.deadline_at is not None and job.deadline_at <= now:
                 job.state = JobState.EXPIRED  # in the same sweep as its lease ends, or in the next one
+                self._forget_place(job_id)
+                self._refunded.add((job.tenant, job.rank))
         ended = {job_id for job_id, job in self._jobs.items() if job.state.is_final} - before
         finished = [job_id for report in reports for job_id in report.finished]
         assert sorted(finished) == sorted(ended)

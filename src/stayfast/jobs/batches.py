@@ -49,12 +49,14 @@ class BatchService:
         return stored, is_new
 
     async def check_room(self, tenant: str | None, n_more: int = 0) -> None:
-        """Raises Shed (429) if the tenant has too many unfinished jobs."""
+        """Raises Shed (429) if the tenant has too many unfinished jobs, Rejected (413) if `n_more` alone are too many."""
+        maximum = self._service.config.max_queued
+        if n_more > maximum:
+            raise batch_too_large(n_more, maximum)
         try:
             n_unfinished = await self._store.count_unfinished(tenant)
         except StoreUnavailable as error:
             raise store_error(error) from None
-        maximum = self._service.config.max_queued
         if n_unfinished + max(n_more, 1) > maximum:
             raise Shed(f"Too many unfinished jobs: {n_unfinished} of at most {maximum}. Wait until some have ended.",
                        reason="jobs_queued", status=429, code="too_many_jobs", retry_after_s=FULL_RETRY_S)
@@ -110,3 +112,10 @@ def unknown_batch(batch_id: str) -> Rejected:
     """The error for an unknown batch, and for one of another tenant."""
     return Rejected(f"No batch has the id {batch_id[:80]!r}: it has expired, was deleted, or belongs to another key.",
                     status=404, code="batch_not_found", param="batch_id")
+
+
+def batch_too_large(n_requests: int, max_queued: int) -> Rejected:
+    """The error for a batch that no wait makes room for."""
+    return Rejected(f"The batch has {n_requests} requests, and a key may have {max_queued} unfinished ones "
+                    "(jobs.max_queued). Split it into smaller batches.", status=413, code="batch_too_large",
+                    param="requests")

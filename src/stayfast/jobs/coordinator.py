@@ -22,7 +22,7 @@ from hashlib import blake2b
 import msgspec
 
 from stayfast.core.jobs import Batch, BatchProblem, BatchState, Door, FileInfo, Job, JobResult, NewJob
-from stayfast.jobs.batches import BATCHES
+from stayfast.jobs.batches import BATCHES, batch_too_large
 from stayfast.jobs.service import POLL_S, WORK, JobService, sleep_until_notified
 from stayfast.jobs.terms import JobRanking
 from stayfast.stores.base import StoreUnavailable
@@ -117,14 +117,21 @@ class BatchCoordinator:
                 break
             await lease.turn()
         checker.close()
-        problems = tuple(checker.problems)
-        n_unfinished = await self._store.count_unfinished(batch.tenant)
-        if not problems and n_unfinished + checker.n_lines > config.max_queued:
-            problems = (BatchProblem("too_many_jobs", f"This key has {n_unfinished} unfinished requests, and may have "
-                                     f"{config.max_queued} with this batch."),)
+        problems = tuple(checker.problems) or await self._find_lack_of_room(batch, checker.n_lines)
         if problems:
             return await self._end(msgspec.structs.replace(batch, problems=problems), BatchState.FAILED)
         return await self.save(msgspec.structs.replace(batch, n_total=checker.n_lines, model=checker.model))
+
+    async def _find_lack_of_room(self, batch: Batch, n_lines: int) -> tuple[BatchProblem, ...]:
+        maximum = self._service.config.max_queued
+        if n_lines > maximum:
+            error = batch_too_large(n_lines, maximum)
+            return (BatchProblem(error.code, error.message),)
+        n_unfinished = await self._store.count_unfinished(batch.tenant)
+        if n_unfinished + n_lines > maximum:
+            return (BatchProblem("too_many_jobs", f"This key has {n_unfinished} unfinished requests, and may have {maximum} "
+                                 "with this batch."),)
+        return ()
 
     async def _insert(self, batch: Batch) -> None:
         """Store the lines that are not stored yet; workers run them at once."""

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from stayfast.core.errors import StayfastError
+from stayfast.core.errors import Rejected, StayfastError
 from stayfast.core.jobs import BatchState, Door
 from stayfast.jobs.batches import BatchService
 from stayfast.jobs.files import FileService
@@ -255,6 +255,21 @@ def test_create_batch_of_another_purpose_or_too_many_is_refused(tmp_path: Path) 
         assert await doors.refusal("POST", "/v1/batches", new) == (429, "too_many_jobs")
 
     play(scene, batch_rig(tmp_path, max_queued=1))
+
+
+def test_message_batch_beyond_the_limit_of_its_key_is_refused_for_good(tmp_path: Path) -> None:
+    """413 with both numbers, even while the key has unfinished jobs: no wait makes room for it."""
+    async def scene(doors: Doors, rig: BatchRig) -> None:
+        params = {"model": MODEL, "max_tokens": 1, "messages": []}
+        new = [{"requests": [{"custom_id": f"c{n}", "params": params} for n in range(size)]} for size in (1, 2, 3)]
+        await doors.call("POST", "/v1/messages/batches", new[0])
+        await rig.coordinator().step()
+        assert await doors.refusal("POST", "/v1/messages/batches", new[1]) == (429, "too_many_jobs")
+        with pytest.raises(Rejected, match="The batch has 3 requests, and a key may have 2 unfinished") as caught:
+            await doors.call("POST", "/v1/messages/batches", new[2])
+        assert (caught.value.status, caught.value.code) == (413, "batch_too_large")
+
+    play(scene, batch_rig(tmp_path, max_queued=2))
 
 
 def test_batches_are_paged_and_isolated(tmp_path: Path) -> None:

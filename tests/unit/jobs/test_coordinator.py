@@ -75,7 +75,8 @@ def test_bad_file_fails_and_nothing_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("lines", "config", "code"), [
-    ([], {}, "empty_file"), (LINES, {"max_batch_lines": 6}, "too_many_tasks"), (LINES, {"max_queued": 6}, "too_many_jobs")])
+    ([], {}, "empty_file"), (LINES, {"max_batch_lines": 6}, "too_many_tasks"),
+    (LINES, {"max_queued": 6}, "batch_too_large")])
 def test_file_that_is_refused_as_a_whole_fails(tmp_path: Path, lines: list[bytes], config: dict[str, int],
                                                code: str) -> None:
     async def main() -> None:
@@ -83,6 +84,17 @@ def test_file_that_is_refused_as_a_whole_fails(tmp_path: Path, lines: list[bytes
             done = await rig.run(await rig.create(*lines))
             assert done.state is BatchState.FAILED
             assert [(problem.line, problem.code) for problem in done.problems] == [(None, code)]
+
+    asyncio.run(main())
+
+
+def test_file_beyond_the_room_of_its_key_fails(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with batch_rig(tmp_path, max_queued=len(LINES) + 1) as rig:
+            await rig.create(*LINES)
+            assert await rig.coordinator().step()
+            done = await rig.run(await rig.create(good_line("x"), good_line("y")))
+            assert [(problem.line, problem.code) for problem in done.problems] == [(None, "too_many_jobs")]
 
     asyncio.run(main())
 

@@ -103,7 +103,10 @@ class JobStore(Protocol):
         """
 
     async def release(self, released: Sequence[Release]) -> list[bool]:
-        """Put claimed jobs back into the queue. False: the claim was superseded. A job in `is_cancelling` ends instead."""
+        """Put claimed jobs back into the queue. False: the claim was superseded. A job in `is_cancelling` ends instead. One
+        that has failed (`is_failure`) gets a new virtual finish time, behind the queued jobs of its tenant, route and rank:
+        one that fails at each attempt must not be the first one each time. Any other release leaves its place.
+        """
 
     async def bury(self, job_id: str, token: int, why: str) -> bool:
         """End a claimed job as DEAD. False: the claim was superseded."""

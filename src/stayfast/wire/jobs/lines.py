@@ -18,12 +18,14 @@ from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.conversation import RawObject
 from stayfast.core.jobs import BatchProblem
 from stayfast.core.types import Api
+from stayfast.wire.jobs.response_objects import is_own_id
 
 MAX_PROBLEMS: Final = 200  # reported of one file
 MAX_INPUTS: Final = 50_000  # of all lines of a file for embeddings
 MAX_CUSTOM_ID: Final = 512  # characters
+RESPONSES_ENDPOINT: Final = "/v1/responses"
 ENDPOINTS: Final = {"/v1/chat/completions": Api.CHAT, "/v1/completions": Api.COMPLETIONS, "/v1/embeddings": Api.EMBEDDINGS,
-                    "/v1/responses": Api.RESPONSES}
+                    RESPONSES_ENDPOINT: Api.RESPONSES}
 MESSAGES_ENDPOINT: Final = "/v1/messages"
 EMBEDDINGS_ENDPOINT: Final = "/v1/embeddings"
 _APIS: Final = {**ENDPOINTS, MESSAGES_ENDPOINT: Api.MESSAGES}
@@ -51,6 +53,7 @@ class _Body(msgspec.Struct, gc=False):
     model: Any = None
     stream: Any = None
     background: Any = None
+    previous_response_id: Any = None
     max_tokens: Any = None
     max_completion_tokens: Any = None
     max_output_tokens: Any = None
@@ -190,11 +193,19 @@ class LineChecker:
             self._n_inputs += count_inputs(bytes(body.input))
             if self._n_inputs > MAX_INPUTS:
                 self._add(None, "too_many_inputs", f"The batch file has more than {MAX_INPUTS} inputs of embeddings.")
+        self._check_features(n, body)
+
+    def _check_features(self, n: int, body: _Body) -> None:
         if body.stream not in (None, False):
             self._add(n, "streaming_unsupported", "A request of a batch cannot be streamed.", "body.stream")
         if body.background not in (None, False):  # its answer would be a response that is queued at the upstream
             self._add(n, "background_unsupported", "A request of a batch runs in the background anyway: leave it out.",
                       "body.background")
+        before_id = body.previous_response_id
+        if self._endpoint == RESPONSES_ENDPOINT and isinstance(before_id, str) and is_own_id(before_id):
+            self._add(n, "previous_response_unsupported", "A request of a batch cannot continue a background response of "
+                      "this gateway: its upstream does not know it. Send the whole conversation as input.",
+                      "body.previous_response_id")
 
     def _add(self, n: int | None, code: str, message: str, param: str | None = None) -> None:
         if len(self.problems) < MAX_PROBLEMS:

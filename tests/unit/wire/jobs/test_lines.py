@@ -84,6 +84,16 @@ def test_check_bad_line_is_named(bad: bytes, code: str, param: str | None) -> No
     assert (problem.line, problem.code, problem.param) == (2, code, param)
 
 
+def test_check_line_that_continues_our_own_response_is_named() -> None:
+    """An upstream does not know the id. One of the upstream's own goes on as it is."""
+    checker = LineChecker("/v1/responses", {"m"}.__contains__, max_lines=5, max_line_bytes=1000)
+    for n, before_id in enumerate((None, "resp_68af", "resp_sf68af", 7), 1):
+        checker.check(n, line(f"c{n}", url="/v1/responses", body={"model": "m", "input": "x",
+                                                                   "previous_response_id": before_id}))
+    assert [(problem.line, problem.code, problem.param) for problem in checker.problems] == [
+        (3, "previous_response_unsupported", "body.previous_response_id")]
+
+
 def test_check_deep_line_is_a_problem() -> None:
     (problem,) = check(b"[" * 5000, max_line_bytes=10_000).problems
     assert problem.code == "invalid_json_line"

@@ -36,7 +36,12 @@ _END = """UPDATE jobs SET state = ?1, finished_at = ?2, expires_at = ?2 + keep_s
 _ADD_USAGE = sql("UPDATE batches SET $sums WHERE id = ?",
                  sums=", ".join(f"u_{name} = u_{name} + ?" for name in USAGE_FIELDS))
 _RELEASE = """UPDATE jobs SET state = 'queued', worker = NULL, lease_until = NULL, claim_ref = NULL, run_at = ?,
-    is_deferred = ?, why = ?, n_failures = n_failures + ? WHERE n = ?"""
+    is_deferred = ?, why = ?, n_failures = n_failures + ?, vft = ? WHERE n = ?"""
+# Its tenant's last finish, or the virtual time, and its tokens: as at a submission with the weight 1, which is not stored.
+_TAG_RETRY = """SELECT CASE WHEN ?2 THEN max(vft,
+        coalesce((SELECT finish FROM flows f WHERE f.model = j.model AND f.rank = j.rank AND f.tenant = j.tenant), 0),
+        coalesce((SELECT v FROM clocks c WHERE c.model = j.model AND c.rank = j.rank), 0)) + max(n_tokens, 1)
+    ELSE vft END FROM jobs j WHERE n = ?1"""
 _RETRY = """UPDATE jobs SET state = 'queued', worker = NULL, run_at = 0, is_deferred = 0, deadline_at = 9e999,
     n_failures = 0, n_lost = 0, finished_at = NULL, expires_at = NULL, why = '' WHERE n = ?"""
 _RETRIED = (JobState.FAILED, JobState.DEAD, JobState.EXPIRED, JobState.CANCELLED)
@@ -139,7 +144,8 @@ def release(db: sqlite3.Connection, now: float, released: Sequence[Release]) -> 
         if is_cancelling:
             end_job(db, now, n, JobState.CANCELLED, one.why)
         else:
-            db.execute(_RELEASE, (one.run_at, one.run_at > now, one.why, one.is_failure, n))
+            (vft,) = db.execute(_TAG_RETRY, (n, one.is_failure)).fetchone()
+            db.execute(_RELEASE, (one.run_at, one.run_at > now, one.why, one.is_failure, vft, n))
         replies.append(True)
     return replies
 

@@ -16,7 +16,7 @@ from stayfast.stores.jobs.postgres.connections import PostgresPool, columns, mak
 from stayfast.stores.jobs.postgres.ends import COUNT_COLUMNS, JobEnd, count_index, end_jobs, finish_jobs
 from stayfast.stores.jobs.postgres.groups import CallGroups
 from stayfast.stores.jobs.postgres.records import FIND_JOB, build_job, decode_new_job, from_new_job
-from stayfast.stores.jobs.postgres.submissions import submit_jobs
+from stayfast.stores.jobs.postgres.submissions import advance_tenant, submit_jobs
 
 STEP: Final = 500  # rows of one transaction of maintenance
 _CANCELLED: Final = "cancelled"
@@ -64,7 +64,9 @@ RETURNING job_id, is_cancelling"""
 _RELEASE: Final = """
 UPDATE stayfast_queue SET state = CASE WHEN $3::float8 > (SELECT stayfast_now()) THEN 0 ELSE 1 END,
   run_at = $3, worker = NULL, lease_until = NULL, n_failures = n_failures + $4, why = $5
-WHERE job_id = $1 AND token = $2 AND state = 2 AND NOT is_cancelling RETURNING job_id"""
+WHERE job_id = $1 AND token = $2 AND state = 2 AND NOT is_cancelling
+RETURNING model, rank, tenant, CASE WHEN cost > 0 THEN cost ELSE greatest(n_tokens, 1) END AS cost"""
+_TAG_RETRY: Final = "UPDATE stayfast_queue SET vft = $2, cost = $3 WHERE job_id = $1"
 _IS_CANCELLING: Final = """
 SELECT token FROM stayfast_queue WHERE job_id = $1 AND token = $2 AND state = 2 AND is_cancelling"""
 _MARK: Final = "UPDATE stayfast_queue SET is_cancelling = true WHERE job_id = $1 AND state = 2 RETURNING job_id"
@@ -242,8 +244,12 @@ def _build_claim(row: Any) -> ClaimedJob:
 
 async def _release(connection: Any, release: Release) -> bool:
     job_id = to_text(release.job_id)
-    if await connection.fetch(_RELEASE, job_id, release.token, release.run_at, int(release.is_failure),
-                              to_text(release.why)):
+    row = await connection.fetchrow(_RELEASE, job_id, release.token, release.run_at, int(release.is_failure),
+                                    to_text(release.why))
+    if row is not None:
+        if release.is_failure:
+            vft = await advance_tenant(connection, (row["model"], row["rank"], row["tenant"]), row["cost"])
+            await connection.execute(_TAG_RETRY, job_id, vft, row["cost"])
         return True
     row = await connection.fetchrow(_IS_CANCELLING, job_id, release.token)
     return row is not None and bool(await end_jobs(connection, [

@@ -78,6 +78,12 @@ async def submit_jobs(connection: Any, jobs: Sequence[NewJob]) -> list[Submitted
     return [_mark_stopped(submitted[n], stopped) for n in range(len(jobs))]
 
 
+async def advance_tenant(connection: Any, flow: tuple[str, int, str], cost: float) -> float:
+    """The virtual finish time of one more job of a route, rank and tenant."""
+    row = await connection.fetchrow(_ADVANCE_TENANTS, *columns([(*flow, cost)], 4))
+    return float(row["vft"])
+
+
 def _job_row(job: NewJob) -> tuple[object, ...]:
     return (to_text(job.id), str(job.door), job.tenant or "", to_text(job.model),
             None if job.batch_id is None else to_text(job.batch_id), job.line, _key_bytes(job), job.digest,
