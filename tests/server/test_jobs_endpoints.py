@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import pytest
@@ -80,7 +81,9 @@ def test_job_without_answer_has_a_reason() -> None:
     ({"endpoint": None}, 400, "bad_endpoint", "endpoint"),
     ({"url": "/v1/chat/completions"}, 400, "bad_endpoint", "endpoint"),
     ({"deadline": 0}, 400, "invalid_type", "deadline"),
-    ({"deadline": 5, "run_at": 99_000_000_000}, 400, "bad_deadline", "deadline"),
+    ({"deadline": 5, "run_at": 99_000_000_000}, 400, "bad_run_at", "run_at"),
+    ({"run_at": time.time() + 31 * 86_400}, 400, "bad_run_at", "run_at"),
+    ({"deadline": 5, "run_at": time.time() + 29 * 86_400}, 400, "bad_deadline", "deadline"),
     ({"priority": "urgent"}, 400, "bad_priority", "priority"),
     ({"window": "at night"}, 400, "bad_window", "window"),
     ({"metadata": {"k": "v" * 600}}, 400, "invalid_type", None),
@@ -105,7 +108,7 @@ def test_window_sets_the_start_of_a_job() -> None:
 
     async def main() -> None:
         async with serving_jobs() as (running, store):
-            client, at = await running.connect(), 4_102_444_800.0  # 2100-01-01 00:00 UTC
+            client, at = await running.connect(), (time.time() // 86_400 + 2) * 86_400  # 00:00 UTC
             job = (await submit(client, run_at=at, window="22:00-23:00"))[2]
             assert store.new[job["id"]].run_at == at + 22 * 3600
             assert (await submit(client, run_at=at, window="22:00-23:00", deadline=60))[2]["error"]["code"] == "bad_deadline"
@@ -164,6 +167,9 @@ def test_list_pages_through_all_jobs_newest_first() -> None:
             assert [job["id"] for job in page["data"]] == [ids[1]]
             for bad in ("state=gone", "limit=0", "limit=101", "limit=x", "page=2"):
                 assert (await fetch(client, f"/v1/jobs?{bad}"))[0] == 400
+            status, _, error = await fetch(client, "/v1/jobs?after=job_gone")
+            assert (status, error["error"]["code"]) == (404, "job_not_found")
+            assert (await fetch(client, f"/v1/jobs?after={ids[0]}", key=OTHER))[0] == 404
 
     uvloop.run(main())
 

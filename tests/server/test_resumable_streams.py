@@ -9,10 +9,11 @@ import uvloop
 
 from stayfast.core.errors import Fault, Shed, UpstreamFailed
 from stayfast.core.jobs import JobEvent, JobState, NewJob, Submitted
+from stayfast.jobs.config import JobsConfig
 from stayfast.stores.base import StoreUnavailable
 from tests.server.fakes import FakeGateway, Step, eventually, get, post
 from tests.server.keys import ADMIN, KEY
-from tests.server.memory_jobs import MemoryJobs, serving_jobs
+from tests.server.memory_jobs import MemoryJobs, serving_jobs, submit
 
 pytestmark = pytest.mark.sockets
 MINE, OTHER, CLOSE = f"authorization: Bearer {KEY}", f"authorization: Bearer {ADMIN}", "connection: close"
@@ -250,6 +251,30 @@ def test_failure_before_the_first_token_is_an_ordinary_error() -> None:
             assert not answer.endswith(b"0\r\n\r\n")
             await eventually(lambda: [job.state for job in store.jobs.values()] == [JobState.FAILED])
             assert next(iter(store.stored_events.values()))[-1].is_last
+
+    uvloop.run(main())
+
+
+def test_live_stream_of_a_key_with_too_many_jobs_is_stored() -> None:
+    """It is served, so its job exists; nothing is reported as unexpected; it counts, so a further job is refused."""
+
+    async def main() -> None:
+        go_on = asyncio.Event()
+        gateway = generate(*BLOCKS[:3], until(go_on), *BLOCKS[3:])
+        async with serving_jobs(JobsConfig(max_queued=1), gateway) as (running, store):
+            client = await running.connect()
+            assert (await submit(client))[0] == 202
+            reader = await running.connect()
+            reader.send(ask(STREAM, "x-request-id: mine"))
+            head = await reader.until(b"id: 1-2\n")
+            await eventually(lambda: len(store.jobs) == 2)
+            job_id = list(store.jobs)[1]
+            assert f"x-stayfast-job: {job_id}".encode() in head
+            assert (await submit(client))[0] == 429
+            go_on.set()
+            await reader.rest()
+            await eventually(lambda: store.jobs[job_id].state is JobState.COMPLETED)
+            assert not running.errors
 
     uvloop.run(main())
 

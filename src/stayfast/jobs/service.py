@@ -69,11 +69,13 @@ class JobService:
         self._n_unfinished: dict[str | None, int] = {}  # by tenant, since _counted_at
         self._pace = pace
 
-    async def submit(self, jobs: Sequence[NewJob]) -> list[Submitted]:
-        """Store jobs of one tenant; durable when it returns. Raises Shed (429 beyond `max_queued`, 503)."""
+    async def submit(self, jobs: Sequence[NewJob], *, is_served: bool = False) -> list[Submitted]:
+        """Store jobs of one tenant; durable when it returns. Raises Shed (429 beyond `max_queued`, 503). is_served: they
+        run already, for a client that waits: they count, and are not refused.
+        """
         try:
             n_unfinished = await self._count_unfinished(jobs[0].tenant, len(jobs))
-            if n_unfinished + len(jobs) > self.config.max_queued:
+            if not is_served and n_unfinished + len(jobs) > self.config.max_queued:
                 raise Shed(f"Too many unfinished jobs: {n_unfinished} of at most {self.config.max_queued}. Wait until some "
                            "have ended.", reason="jobs_queued", status=429, code="too_many_jobs",
                            retry_after_s=FULL_RETRY_S)

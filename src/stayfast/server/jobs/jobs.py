@@ -21,6 +21,7 @@ from stayfast.server.jobs.new_jobs import (
 from stayfast.server.jobs.responses import continue_stored
 from stayfast.stores.base import StoreUnavailable
 from stayfast.wire.jobs.job_objects import (
+    MAX_WAIT_S,
     JobSubmission,
     encode_job,
     end_message,
@@ -82,8 +83,12 @@ class JobEndpoints:
         return await self._describe(await self._find(request))
 
     async def list_jobs(self, request: EndpointRequest) -> EndpointReply:
-        """The client's jobs, newest first. `state`: some states; `batch`: the lines of one; `after`, `limit`."""
+        """The client's jobs, newest first. `state`: some states; `batch`: the lines of one; `after`, `limit`. Raises
+        Rejected (404) for an unknown `after`.
+        """
         what = read_filter(request)
+        if what.after_id is not None:
+            await self._service.find(what.after_id, request.tenant)
         jobs = await self._service.list_jobs(what)
         return EndpointReply(body=render_job_list(jobs[:what.limit - 1], has_more=len(jobs) == what.limit))
 
@@ -176,6 +181,9 @@ def read_terms(submission: JobSubmission, request: EndpointRequest, now_wall: fl
 
 def find_start(submission: JobSubmission, now_wall: float) -> float:
     """When a job may start: at `run_at`, or at the next opening of its window after that; 0: at once. Raises Rejected."""
+    if (submission.run_at or 0.0) > now_wall + MAX_WAIT_S:
+        raise Rejected(f"run_at lies more than {MAX_WAIT_S / 86_400:.0f} days ahead; it is in Unix seconds. Submit the job "
+                       "later.", code="bad_run_at", param="run_at")
     if submission.window is None:
         return submission.run_at or 0.0
     try:

@@ -188,7 +188,7 @@ class LiveStreams:
 
     async def _store(self, service: JobService, stream: LiveStream) -> None:
         try:
-            (submitted,) = await service.submit([stream.job])
+            (submitted,) = await service.submit([stream.job], is_served=True)
             if not submitted.is_new:  # another gateway got the same request at the same time: the stored stream is its own
                 return
             stream.is_stored = True
