@@ -15,7 +15,7 @@ from stayfast.core.events import Fanout
 from stayfast.core.types import Api
 from stayfast.policy.admission.quota import Bucket, QuotaConfig, Refusal, TenantQuota
 from stayfast.policy.fleet.config import FleetConfig
-from stayfast.policy.fleet.slices import RECENT_S, US, WAIT_S, LeaseGrant, LeaseReport
+from stayfast.policy.fleet.slices import IDLE_S, RECENT_S, US, WAIT_S, LeaseGrant, LeaseReport
 from stayfast.stores.fleet.quota_calls import QuotaCall, QuotaReply, QuotaStoreLost
 from stayfast.stores.fleet.redis_quota import RedisQuota
 from stayfast.upstreams.rate_limited import UpstreamRate
@@ -276,6 +276,27 @@ def test_gateways_first_request_of_a_tenant_is_admitted(server: RedisServer) -> 
         async with gateways(server, "first", 2) as fleet:
             assert await fleet.admit(0)
             assert await fleet.admit(1)
+
+    asyncio.run(main())
+
+
+def test_gateways_after_idleness_refuse_nothing_within_the_limit(server: RedisServer) -> None:
+    """The gateway has dropped the tenant, but the server has its record: a call with an earlier number would be stale."""
+    async def main() -> None:
+        async with gateways(server, "idle", 1) as fleet:
+            calls = fleet.all[0].leader.calls
+            await fleet.load((30.0,), 2.5)
+            for _ in range(2):
+                await asyncio.sleep(IDLE_S)
+                async with asyncio.timeout(10.0):
+                    while list(fleet.all[0].states()):
+                        await asyncio.sleep(0.05)
+                before = fleet.n_since(0.0)
+                for _n in range(20):
+                    assert await fleet.admit(0)
+                    await asyncio.sleep(0.02)
+                assert fleet.n_since(0.0) == before + 20
+            assert calls["stale"] == 0
 
     asyncio.run(main())
 

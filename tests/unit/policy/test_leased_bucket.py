@@ -72,9 +72,19 @@ def test_tenant_quota_of_leased_buckets_returns_what_another_limit_refused() -> 
     held["requests_per_minute"].bucket.add_grant(5.0)
     refusal = quota.reserve((1.0, 7.0, 0.0), 0.0)
     assert refusal is not None
-    assert refusal.limit in {"tokens_per_minute", "requests_per_minute"}
+    assert refusal.limit == "tokens_per_minute"  # both levels have room; this slice has too little
+    assert refusal.wait_s > 0
     assert held["requests_per_minute"].bucket.stock == 5.0
     held["tokens_per_minute"].bucket.add_grant(10.0)
     assert quota.reserve((1.0, 7.0, 0.0), 0.0) is None
     quota.reconcile((1.0, 7.0, 0.0), NOTHING, 0.0)
     assert held["tokens_per_minute"].bucket.stock == 10.0
+
+
+def test_tenant_quota_of_leased_buckets_refusal_notes_what_every_limit_needs() -> None:
+    """One call for the first limit only, and another for the second, would leave none for a second."""
+    held = {"requests_per_minute": Held(), "tokens_per_minute": Held()}
+    quota = TenantQuota(QuotaConfig(requests_per_minute=60, tokens_per_minute=60), 0.0,
+                        lambda name, *_: held[name].bucket)
+    assert quota.reserve((1.0, 7.0, 0.0), 0.0) is not None
+    assert [each.bucket.needed for each in held.values()] == [1.0, 7.0]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.policy.fleet.slices import EXACT_EVERY_S, IDLE_S, LOW, SLICE_S, TTL_S, US, CallPace, Lease, LeaseGrant
+from stayfast.policy.fleet.slices import EXACT_EVERY_S, IDLE_S, LOW, SLICE_S, TTL_S, US, WAIT_S, CallPace, Lease, LeaseGrant
 from tests.unit.policy.lease_rig import ModelGateway, ModelStore, SentCall
 
 CAPACITY, PER_S = 600.0, 10.0
@@ -187,6 +187,44 @@ def test_fleet_skewed_demand_gets_the_limit_over_any_ten_seconds() -> None:
         assert n_admitted == pytest.approx(10 * PER_S, rel=0.02, abs=2)
     assert all(later - before > 1.0 for before, later in zip(calls, calls[2:], strict=False))
     assert admitted[3] == []
+
+
+def test_fleet_large_reservations_are_covered_by_the_slice() -> None:
+    """32 clients reserve 50 each, for 0.3 s, and use 0.1: the demand is a thousandth of what is reserved. The level has
+    enough, so no request is refused after 50 ms.
+    """
+    fleet = Fleet()
+    fleet.gateways = [ModelGateway("g", 24_000.0, 400.0, fleet.now)]
+    gateway, n_refused, n_admitted = fleet.gateways[0], 0, 0
+    running: list[int] = []
+    waiting: list[int] = []
+    calls: list[float] = []
+    for tick in range(4600):
+        fleet.now += 0.01
+        ended = [at for at in running if at <= tick]
+        running = [at for at in running if at > tick]
+        for _ in ended:
+            gateway.bucket.charge(0.1 - 50.0, fleet.now)
+        if tick % 230 == 121:  # just idle
+            waiting += [tick] * 32
+        for began_at in waiting[:]:
+            if gateway.bucket.has_room(50.0, fleet.now) if tick > began_at else gateway.bucket.take(50.0, fleet.now):
+                if tick > began_at:
+                    assert gateway.bucket.take(50.0, fleet.now)
+                n_admitted += 1
+                running.append(tick + 30)
+                waiting.remove(began_at)
+            elif tick - began_at >= WAIT_S * 100:
+                n_refused += 1
+                waiting.remove(began_at)
+        gateway.tick(fleet.now)
+        if gateway.is_due(fleet.now):
+            calls.append(fleet.now)
+            fleet.step("send", 0, 0)
+            fleet.step("arrive", 0, 0)
+    assert n_refused == 0
+    assert n_admitted == 32 * 20
+    assert all(later - before > 1.0 for before, later in zip(calls, calls[2:], strict=False))
 
 
 def test_fleet_small_parts_are_given_back_for_a_whole_request() -> None:

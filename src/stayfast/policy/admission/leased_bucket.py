@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from stayfast.policy.admission.quota import Bucket
 from stayfast.policy.fleet.config import OnLoss
+from stayfast.policy.fleet.slices import EXACT_EVERY_S
 from stayfast.policy.resilience.cross_process import Cells
 
 _ROUNDING: Final = 1e-6  # of the capacity
@@ -89,17 +90,30 @@ class LeasedBucket(Bucket):
         return self.on_loss == "open" and self._cells[self._index.lost] > 0
 
     def take(self, cost: float, now: float) -> bool:
-        cells, index = self._cells, self._index
         if self.has_room(cost, now):
-            cells[index.spent] += cost
+            self._cells[self._index.spent] += cost
             return True
+        self._refuse(cost, now)
+        return False
+
+    def note_need(self, cost: float, now: float) -> None:
+        """One call then brings enough of each limit."""
+        if not self.has_room(cost, now):
+            self._refuse(cost, now)
+
+    def _refuse(self, cost: float, now: float) -> None:
+        cells, index = self._cells, self._index
         cells[index.refused] += cost
         needed = cells[index.needed]
         if not needed or cost < needed:
             cells[index.needed] = cost
         if self.room(now) > 0:
             self._wake()
-        return False
+
+    def wait_s(self, cost: float, now: float) -> float | None:
+        """At least until another call, if the slice has too little."""
+        least_s = super().wait_s(cost, now)
+        return least_s if least_s is None or self.has_room(cost, now) else max(EXACT_EVERY_S, least_s)
 
     def charge(self, cost: float, now: float) -> None:
         self._cells[self._index.spent] += cost

@@ -63,6 +63,9 @@ class Bucket:
         self.charge(cost, now)
         return True
 
+    def note_need(self, cost: float, now: float) -> None:
+        """Another limit refused a request that costs `cost` here."""
+
     def charge(self, cost: float, now: float) -> None:
         """Take `cost` even if there is not enough; a negative cost is returned, up to the capacity."""
         self.last_level = min(self.capacity, self.level(now) - cost)
@@ -238,13 +241,15 @@ class TenantQuota:
 
     def _refuse(self, amount: Amount, by: Bucket, now: float) -> Refusal:
         """Return what was taken from the buckets before `by`, and find the limit with the longest wait."""
-        for _, kind, bucket in self._limits:
-            if bucket is by:
-                break
-            bucket.charge(-min(amount[kind], bucket.capacity), now)
-        refusals = []
+        refusals, is_taken = [], True
         for name, kind, bucket in self._limits:
             wanted = min(amount[kind], bucket.capacity)
+            if bucket is by:
+                is_taken = False
+            elif is_taken:
+                bucket.charge(-wanted, now)
+            else:
+                bucket.note_need(wanted, now)
             refusals.append(Refusal(name, bucket.capacity, bucket.level(now), wanted, bucket.wait_s(wanted, now) or 0.0))
         return max(refusals, key=lambda refusal: refusal.wait_s)
 

@@ -7,7 +7,9 @@ trip. What is taken is reserved first, so all gateways together never admit more
     level      min(capacity, level + refill) - slices + what gateways give back
     request    at 30 % of the last slice, after EXACT_EVERY_S in exact mode, and for a request that finds too little; at most
                two calls in any second (`CallPace`)
-    slice      min(demand * 2 s, share * level), at least one refused request if the level has it
+    slice      min(max(demand * 2 s, 2 * rise), share * level), at least one refused request if the level has it
+    rise       the most by which the use rose within a second: what is reserved may be far above what is spent in the end.
+               Half of it a second later, and so on
     share      demand / (demand of all gateways), at least 1 / (2 n), by the store at the time of the call
     give back  what exceeds the next slice, with each call; all of it after IDLE_S without demand
     exact      if the level is less than the demand of all gateways for 2 s: no stock. A slice is the share of what there is,
@@ -42,6 +44,8 @@ TTL_S: Final = 5.0  # of a gateway's entitlement without a call
 RECENT_S: Final = 1.6  # of its demand; a gateway with demand calls every second
 _SLOW_S, _FAST_S = 1.0, 0.2  # time constants of the demand
 EXACT_S: Final = 1.0  # demand that a slice covers in exact mode
+RISE_S: Final = 1.0
+RISES: Final = 2.0  # of the largest rise of the use, that a slice covers
 SURPLUS: Final = 1.25  # of a slice; what exceeds it is given back
 FIRST: Final = 8.0  # requests that the first slice after idleness covers
 _LEAST_WEIGHT: Final = 0.1
@@ -59,6 +63,10 @@ class CallPace:
 
     def may_call(self, now: float) -> bool:
         return now - self._before > 1.0
+
+    def is_rested(self, now: float) -> bool:
+        """Whether two calls may be made now."""
+        return now - self.last_at > 1.0
 
     def note_call(self, now: float) -> None:
         self._before, self.last_at = self.last_at, now
@@ -95,7 +103,8 @@ class LeaseGrant(NamedTuple):
 class DemandMeter:
     """The demand of one limit at one gateway: what was spent and refused, a second. Pure; instants never go back."""
 
-    __slots__ = ("_fast", "_observed_at", "_slow", "_used", "_wanted_at", "_weight", "is_new")
+    __slots__ = ("_fast", "_lowest", "_observed_at", "_rise", "_rise_before", "_rise_since", "_slow", "_used", "_wanted_at",
+                 "_weight", "is_new")
 
     def __init__(self, now: float) -> None:
         self._slow = self._fast = 0.0  # a second
@@ -103,6 +112,8 @@ class DemandMeter:
         self._used: float | None = None  # in total, as of `_observed_at`
         self._observed_at = self._wanted_at = now
         self.is_new = True  # no call since it was idle
+        self._lowest = self._rise = self._rise_before = 0.0  # of `_used`; since `_rise_since`, and in the window before
+        self._rise_since = now
 
     @property
     def per_s(self) -> float:
@@ -113,15 +124,30 @@ class DemandMeter:
     def usual_per_s(self) -> float:
         return max(0.0, self._slow)
 
+    @property
+    def rise(self) -> float:
+        """The most by which the use rose within a window of RISE_S; half of it a window later, and so on. Above the demand,
+        if what is reserved is far above what is spent in the end.
+        """
+        return max(self._rise, self._rise_before)
+
+    def _note_rise(self, used: float, now: float) -> None:
+        if now - self._rise_since >= RISE_S:
+            self._rise_before = max(self._rise, self._rise_before / 2)
+            self._lowest, self._rise, self._rise_since = used, 0.0, now
+        self._lowest = min(self._lowest, used)
+        self._rise = max(self._rise, used - self._lowest)
+
     def observe(self, used: float, now: float) -> None:
         """used: in total."""
         before, took_s = self._used, now - self._observed_at
         if before is None:
-            self._used = before = used
+            self._used = before = self._lowest = used
         if took_s <= 0:
             return
         more = used - before
         self._used, self._observed_at = used, now
+        self._note_rise(used, now)
         if more > 0:
             if self.is_idle(now):
                 self._weight, self.is_new = 0.0, True
@@ -173,10 +199,10 @@ class Lease:
         if not pace.may_call(now):
             return False
         if self.demand.is_idle(now):
-            return not self.is_settled(stock)
+            return pace.is_rested(now) and not self.is_settled(stock)  # one call is left for the next request
         if now - pace.last_at >= (EXACT_EVERY_S if self.is_exact else EVERY_S):
             return True
-        return not self.is_exact and (needed > stock or stock < LOW * self.demand.per_s * SLICE_S)
+        return not self.is_exact and (needed > stock or stock < LOW * self._steady_slice())
 
     def make_report(self, spent: float, stock: float, needed: float, now: float) -> tuple[LeaseReport, float]:
         """What the call reports, and what it adds to the stock now: 0, or less for what is given back."""
@@ -205,8 +231,11 @@ class Lease:
 
     def _next_slice(self, needed: float) -> float:
         if self.demand.is_new:  # the demand of one request is no measure
-            return max(FIRST * needed, min(self.per_s, self.capacity / 60))
-        return self.demand.per_s * (EXACT_S if self.is_exact else SLICE_S)
+            return max(FIRST * needed, min(self.per_s, self.capacity / 60), RISES * self.demand.rise)
+        return self.demand.per_s * EXACT_S if self.is_exact else self._steady_slice()
+
+    def _steady_slice(self) -> float:
+        return max(self.demand.per_s * SLICE_S, RISES * self.demand.rise)
 
     def take_grant(self, grant: LeaseGrant, now: float) -> float:
         """The reply; returns what it adds to the stock now."""

@@ -44,8 +44,8 @@ class _Retry:
 class LeaseLeader:
     """Leads if no other worker does. Belongs to one loop. `calls`: calls by result, of tenants."""
 
-    __slots__ = ("_active", "_cells", "_clock", "_gateway", "_index", "_mark", "_n_gateways", "_retry", "_sink", "_store",
-                 "calls", "count_live", "is_leading", "n_expected")
+    __slots__ = ("_active", "_cells", "_clock", "_gateway", "_index", "_mark", "_n_gateways", "_number", "_retry", "_sink",
+                 "_store", "calls", "count_live", "is_leading", "n_expected")
 
     def __init__(self, store: QuotaStore, gateway: str, clock: Clock, sink: Sink, *, cells: Cells, index: LeaderCells,
                  mark: int) -> None:
@@ -60,6 +60,7 @@ class LeaseLeader:
         self._active: dict[str, TenantLeases] = {}
         self._retry = _Retry()
         self._n_gateways = 0
+        self._number = 0  # of the last call; the store's record of a tenant outlives its leases here
         self.n_expected = 1  # by the settings
         self.count_live: Callable[[], int] = lambda: 1  # by the gateways' heartbeats
         self.is_leading = False
@@ -133,7 +134,8 @@ class LeaseLeader:
 
     async def _call(self, due: list[TenantLeases]) -> None:
         began_at = self._clock.now()
-        calls = [leases.make_call(began_at) for leases in due]
+        self._number += 1
+        calls = [leases.make_call(self._number, began_at) for leases in due]
         try:
             replies = await self._store.exchange(self._gateway, calls)
         except QuotaStoreLost as error:

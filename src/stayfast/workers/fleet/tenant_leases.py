@@ -31,14 +31,13 @@ class _HeldLimit:
 class TenantLeases:
     """Belongs to the leader's loop. Instants are monotonic seconds."""
 
-    __slots__ = ("_epoch", "_limits", "_number", "_observed_at", "_pace", "is_alone", "tenant")
+    __slots__ = ("_epoch", "_limits", "_observed_at", "_pace", "is_alone", "tenant")
 
     def __init__(self, tenant: str, now: float) -> None:
         self.tenant = tenant
         self.is_alone = False  # continues without the store
         self._limits: dict[str, _HeldLimit] = {}
         self._pace = CallPace()
-        self._number = 0
         self._epoch = ""
         self._observed_at = now
 
@@ -66,9 +65,9 @@ class TenantLeases:
                    for held in self._limits.values())
 
     def is_settled(self, now: float) -> bool:
-        """Whether there is no demand, and nothing to give back."""
-        return all(held.lease.demand.is_idle(now) and held.lease.is_settled(held.bucket.stock)
-                   for held in self._limits.values())
+        """Whether there is no demand, nothing to give back, and no call that counts for the pace."""
+        return self._pace.is_rested(now) and all(held.lease.demand.is_idle(now) and held.lease.is_settled(held.bucket.stock)
+                                                 for held in self._limits.values())
 
     def end(self) -> None:
         """There will be no demand any more."""
@@ -80,8 +79,8 @@ class TenantLeases:
         for held in self._limits.values():
             held.bucket.forget_room()
 
-    def make_call(self, now: float) -> QuotaCall:
-        self._number += 1
+    def make_call(self, number: int, now: float) -> QuotaCall:
+        """number: more than in any earlier call of this gateway for this tenant."""
         self._pace.note_call(now)
         reports = {}
         for name, held in self._limits.items():
@@ -91,7 +90,7 @@ class TenantLeases:
             if more:
                 bucket.add_grant(more)
             reports[f"{name}@{bucket.capacity!r}"] = report
-        return QuotaCall(self.tenant, self._number, self._epoch, reports)
+        return QuotaCall(self.tenant, number, self._epoch, reports)
 
     def take_reply(self, reply: QuotaReply, now: float) -> None:
         self._epoch, self.is_alone = reply.epoch, False
