@@ -78,7 +78,9 @@ class Servers(NamedTuple):
 
     def in_place(self, text: str) -> str:
         """The text with their addresses in place of the usual ones."""
-        return text.replace("http://127.0.0.1:8090", self.gateway).replace("http://127.0.0.1:8100", self.sim)
+        for scheme in ("http", "ws"):
+            text = text.replace(f"{scheme}://127.0.0.1:8090", self.gateway.replace("http", scheme, 1))
+        return text.replace("http://127.0.0.1:8100", self.sim)
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +251,7 @@ def adapted(command: str, servers: Servers) -> str:
     given = re.sub(r" --port \d+", "", given)
     if SERVER.match(command):
         given += " --port 0"
-    elif re.match(r"stayfast (explain|warm|cache (stats|purge|inspect)) ?", given):
+    elif re.match(r"stayfast (explain|warm|cache (stats|purge|inspect)|jobs) ?", given):
         given += f" --url {servers.gateway}"
     elif re.match("stayfast bench (?!.*(--target|--virtual))", given):
         given += f" --target {servers.gateway}/v1"
