@@ -51,8 +51,8 @@ class ResumeClaim:
     step_quick: int = 4
 
     name = "resume"
-    statement = ("A stream that is cut after any of its events and resumed at another gateway loses no byte and has none "
-                 "twice, without a second generation. After SIGKILL of the gateway that generates, a reset follows and the "
+    statement = ("A stream that is cut after any of its events and resumed at another gateway has 0 bytes lost and 0 twice, "
+                 "without a second generation. After SIGKILL of the gateway that generates, a reset follows and the "
                  "final text is whole.")
 
     async def run(self, conditions: Conditions) -> Finding:
