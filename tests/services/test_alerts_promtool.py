@@ -117,6 +117,12 @@ def store(n_ill: int) -> dict[str, str]:
             for result, n in rates.items()}
 
 
+def job_store(n_failed: int) -> dict[str, str]:
+    """So many of a hundred calls to the store of jobs fail."""
+    return {f'stayfast_job_store_calls_total{{op="submit",result="{result}"}}': f"0+{n}x600"
+            for result, n in (("ok", 100 - n_failed), ("full", n_failed))}
+
+
 def pair(name: str, bad: dict[str, str], good: dict[str, str], wait: int = 5, at: int = 40) -> tuple[Case, ...]:
     """It fires after its wait and not before; just inside the line it is silent; so it is with hardly any traffic."""
     return (
@@ -159,6 +165,16 @@ CAUSES = (
     *pair("StayfastQueueDeep", {'stayfast_queue_depth{upstream="u",lane="short"}': "900x600",
                                 'stayfast_queue_depth{upstream="u",lane="long"}': "200x600"},
           {'stayfast_queue_depth{upstream="u",lane="short"}': "900x600"}, 1),
+    *pair("StayfastJobsDeep", {'stayfast_jobs{route="chat",state="queued"}': "1100x600"},
+          {'stayfast_jobs{route="chat",state="queued"}': "900x600",
+           'stayfast_jobs{route="chat",state="deferred"}': "9000x600"}, 10),
+    *pair("StayfastJobsOverdue", {'stayfast_jobs_overdue_seconds{route="chat"}': "30x600"},
+          {'stayfast_jobs_overdue_seconds{route="chat"}': "0x600"}, 1),
+    *(Case(f"StayfastJobsDead fires for {metric}", 40, ("StayfastJobsDead",), {**HEALTHY, f"stayfast_{metric}": "0+1x600"})
+      for metric in ('jobs_ended_total{route="chat",state="dead"}', 'jobs_swept_total{result="dead"}')),
+    Case("StayfastJobsDead is silent for jobs that complete", 40, (),
+         {**HEALTHY, 'stayfast_jobs_ended_total{route="chat",state="completed"}': "0+9x600"}),
+    *pair("StayfastJobStoreFails", job_store(10), job_store(3)),
     *pair("StayfastInstanceDown", {'up{job="stayfast",instance="b"}': "0x600"},
           {'up{job="stayfast",instance="b"}': "1x600"}),
     Case("no gateway at all", 10, ("StayfastDown", "StayfastInstanceDown"), {'up{job="stayfast",instance="a"}': "0x600"}),
