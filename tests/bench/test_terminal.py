@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from stayfast.cli.terminal import format_line, format_time_left
-from stayfast.lab.harness.claim import Conditions, Figure, Finding, format_text
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Figure, format_text
 from stayfast.lab.load.faults import SCENARIOS, FaultTable
 from stayfast.lab.load.faults import FaultRow as FaultsRow
 from stayfast.lab.load.result import ClientHealth
@@ -72,7 +72,7 @@ def test_fault_table_fits_80_columns() -> None:
 
 def test_prove_finding_fits_80_columns() -> None:
     """Names of figures are wrapped, nothing is lost."""
-    finding = Finding((Figure("p99 to the first token over sockets, without hedges", 1234567.8, "ms", 1234567.8, low=1e6,
+    finding = ClaimResult((Figure("p99 to the first token over sockets, without hedges", 1234567.8, "ms", 1234567.8, low=1e6,
                               high=2e6), Figure("short", 1.5, "us", 2.0)), ("word " * 40,), "because " * 30)
     text = format_text(Fake("it"), finding, Conditions(), {"CPU": "model " * 20}, NARROW)
     assert max(map(len, text.splitlines())) <= 80

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from unittest.mock import patch
 
 from stayfast.cli import main
-from stayfast.lab.harness.claim import Claim, Conditions, Figure, Finding, NeedsData, Sense, SetUpFailed
+from stayfast.lab.harness.claim import Claim, ClaimResult, Conditions, Figure, NeedsData, Sense, SetUpFailed
 from stayfast.lab.harness.processes import Processes
 
 NAN = float("nan")
-HOLDS = Finding((Figure("time to nothing", 1.25, "ms", 50.0, low=0.5, high=2.0), Figure("clients", 10.0, "")), ("A note.",))
-FALLS_SHORT = Finding((Figure("time to nothing", 51.0, "ms", 50.0), Figure("share", 99.0, "%", 100.0, Sense.AT_LEAST),
+HOLDS = ClaimResult((Figure("time to nothing", 1.25, "ms", 50.0, low=0.5, high=2.0), Figure("clients", 10.0, "")),
+                    ("A note.",))
+FALLS_SHORT = ClaimResult((Figure("time to nothing", 51.0, "ms", 50.0), Figure("share", 99.0, "%", 100.0, Sense.AT_LEAST),
                        Figure("never taken", NAN, "ms", 1.0)))
-OPEN = Finding((Figure("time to nothing", 45.0, "ms", 50.0, low=40.0, high=60.0),))
-SPOILED = Finding((Figure("time to nothing", 1.0, "ms", 50.0),), spoiled="the client was late")
+OPEN = ClaimResult((Figure("time to nothing", 45.0, "ms", 50.0, low=40.0, high=60.0),))
+SPOILED = ClaimResult((Figure("time to nothing", 1.0, "ms", 50.0),), spoiled="the client was late")
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Fake:
     """Returns a fixed finding. failed: the message of a failed set-up. needs: the message if `--data` is missing."""
 
     name: str
-    finding: Finding = HOLDS
+    finding: ClaimResult = HOLDS
     failed: str = ""
     needs: str = ""
 
@@ -31,7 +32,7 @@ class Fake:
     def statement(self) -> str:
         return f"What {self.name} claims."
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         conditions.report_progress("half of it done")
         if self.failed:
             raise SetUpFailed(self.failed)
@@ -46,7 +47,7 @@ class Computing:
     name = "computing"
     statement = "What computing claims."
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         conditions.report_progress("in a thread")
         await asyncio.to_thread(threading.Event().wait, 3600)
         return HOLDS
@@ -58,7 +59,7 @@ class Endless:
     name = "endless"
     statement = "It never ends."
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         async with Processes() as processes:
             floor = await processes.start_bare_proxy("http://127.0.0.1:9")
             conditions.report_progress(f"pid {floor.process.pid}")

@@ -4,18 +4,18 @@ from collections.abc import Callable, Iterable
 
 import uvloop
 
-from stayfast.lab.harness.claim import Claim, Conditions, Figure, Finding, Verdict
+from stayfast.lab.harness.claim import Claim, ClaimResult, Conditions, Figure, Verdict
 
 N_TRIES = 3  # what is claimed holds on a machine that has a core to spare; a shared one may be kept from running
 QUICK = Conditions(is_quick=True)
 
 
-def run(claim: Claim) -> Finding:
+def run(claim: Claim) -> ClaimResult:
     """One quick run."""
     return uvloop.run(claim.run(QUICK))
 
 
-def run_until(claim: Claim, is_so: Callable[[Finding], bool]) -> Finding:
+def run_until(claim: Claim, is_so: Callable[[ClaimResult], bool]) -> ClaimResult:
     """The first of N_TRIES runs for which `is_so` is true, or the last."""
     finding = run(claim)
     for _ in range(N_TRIES - 1):
@@ -25,7 +25,7 @@ def run_until(claim: Claim, is_so: Callable[[Finding], bool]) -> Finding:
     return finding
 
 
-def run_until_not_short(claim: Claim) -> Finding:
+def run_until_not_short(claim: Claim) -> ClaimResult:
     """A busy machine may be late, or leave a figure open; it must not fall short time after time."""
     return run_until(claim, lambda finding: finding.verdict is not Verdict.FALLS_SHORT)
 
@@ -35,18 +35,18 @@ def short_figures(figures: Iterable[Figure]) -> list[str]:
     return [figure.name for figure in figures if figure.verdict is Verdict.FALLS_SHORT]
 
 
-def short_of(finding: Finding) -> list[str]:
+def short_of(finding: ClaimResult) -> list[str]:
     """The names of the figures that fall short of their goals; inconclusive ones do not."""
     return short_figures(finding.figures)
 
 
-def without_interval(finding: Finding) -> list[str]:
+def without_interval(finding: ClaimResult) -> list[str]:
     """The names of the figures with a goal that have no interval, and are not exact."""
     return [figure.name for figure in finding.figures
             if figure.goal is not None and not figure.is_exact and (figure.low is None or figure.high is None)]
 
 
-def figure_of(finding: Finding, words: str) -> Figure:
+def figure_of(finding: ClaimResult, words: str) -> Figure:
     """The only figure whose name contains these words."""
     [found] = [figure for figure in finding.figures if words in figure.name]
     return found

@@ -19,7 +19,7 @@ from stayfast.lab.claims.truth import (
     run_in_virtual_time,
     run_with_stall,
 )
-from stayfast.lab.harness.claim import Extent, Figure, Finding, Verdict
+from stayfast.lab.harness.claim import ClaimResult, Extent, Figure, Verdict
 from stayfast.lab.harness.load import LoadSpec
 from stayfast.lab.harness.processes import Processes, ServerProcess
 from stayfast.lab.harness.virtual import run_virtual
@@ -128,7 +128,7 @@ def test_noisy_claim_late_client_loop_spoils_longer_waits(lag_s: float, verdict:
     alone, beside = (result_of([whole(n, took_s + n % 10 / 100) for n in range(500)]) for took_s in (1.0, 2.0))
     shed = result_of([failed(n, 0.1, 503) for n in range(10)], lag_s)
     figures, spoiled = noisy.judge_rounds([noisy.NoisyRound([alone], [beside], shed)])
-    assert Finding(figures, spoiled=spoiled).verdict is verdict
+    assert ClaimResult(figures, spoiled=spoiled).verdict is verdict
     assert noisy.judge_rounds([noisy.NoisyRound([alone], [alone], shed)])[1] is None
 
 
@@ -184,7 +184,7 @@ STRUCK = {"hanging": {"n_asked": 40, "outcomes": {"hang": 40}}, "steady": {"n_as
           "jagged": {"n_asked": 20, "outcomes": {"completed": 15, "cancelled": 5}}}
 
 
-def judged(leg: Leg, samples: list[Sample], lag_s: float = 0.0) -> Finding:
+def judged(leg: Leg, samples: list[Sample], lag_s: float = 0.0) -> ClaimResult:
     """The finding with these samples for one leg, and good samples for the others."""
     return make_finding({each: result_of(samples if each == leg else fine(each), lag_s) for each in LEGS}, STRUCK)
 

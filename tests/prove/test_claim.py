@@ -5,7 +5,7 @@ from math import inf, isnan, nan
 import pytest
 
 from stayfast.lab.claims.registry import claims
-from stayfast.lab.harness.claim import Figure, Finding, Sense, Verdict, mark_invalid, median_and_range
+from stayfast.lab.harness.claim import ClaimResult, Figure, Sense, Verdict, mark_invalid, median_and_range
 
 HOLDS, FALLS_SHORT, INCONCLUSIVE = Verdict
 
@@ -70,7 +70,7 @@ OPEN = Figure("those", 1.0, "ms", 2.0, low=0.0, high=3.0)
     ((), None, INCONCLUSIVE), ((Figure("it", 1.0, "ms"),), None, INCONCLUSIVE),
 ], ids=["holds", "one short", "one open", "open and short", "spoiled", "spoiled and short", "no figures", "no goals"])
 def test_finding_verdict_is_worst_of_figures(figures: tuple[Figure, ...], spoiled: str | None, verdict: Verdict) -> None:
-    finding = Finding(figures, spoiled=spoiled)
+    finding = ClaimResult(figures, spoiled=spoiled)
     assert finding.verdict is verdict
     assert finding.holds is (verdict is HOLDS)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from stayfast.cli import main
-from stayfast.lab.harness.claim import Conditions, Figure, Finding, format_text
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Figure, format_text
 from stayfast.lab.report.table import TerminalStyle
 from tests.prove.fakes import FALLS_SHORT, HOLDS, Fake, fakes
 
@@ -134,7 +134,7 @@ def test_as_text_colours_only_if_ink_is_on() -> None:
 
 def test_as_text_wraps_long_lines() -> None:
     name = "calls " * 30 + "in the end"
-    finding = Finding((Figure(name, 1234567.8, "tokens", 1234567.8, low=1000000.0, high=2000000.0),
+    finding = ClaimResult((Figure(name, 1234567.8, "tokens", 1234567.8, low=1000000.0, high=2000000.0),
                        Figure("short", float("inf"), "x", 1.0)), ("word " * 100,), "because " * 60)
     text = format_text(Fake("it"), finding, Conditions(), {"CPU": "model " * 50}, TerminalStyle(is_on=False))
     assert max(map(len, text.splitlines())) < 160

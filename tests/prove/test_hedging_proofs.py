@@ -6,7 +6,7 @@ import pytest
 
 from stayfast.lab.claims.mixed import MAX_CALLS, RIVAL_CALLS, Mixed, Rivals, make_load
 from stayfast.lab.claims.mixed import run_in_virtual_time as mixed_in_virtual_time
-from stayfast.lab.harness.claim import Extent, Finding
+from stayfast.lab.harness.claim import ClaimResult, Extent
 from stayfast.lab.harness.virtual import run_virtual
 from stayfast.policy.resilience.hedge import HedgeConfig
 from tests.prove.running import run, short_of
@@ -20,7 +20,7 @@ def test_mixed_claim_virtual_time_does_not_fall_short() -> None:
     by_default, tuned = (rivals.record(run_virtual(mixed_in_virtual_time, MIXED, config, 1))
                          for config in (HedgeConfig(), HedgeConfig(budget=rivals.budget)))
     figures = [*by_default.figures(""), *by_default.compare_by_default(""), *tuned.compare_with_as_many_calls("")]
-    assert short_of(Finding(tuple(figures))) == []
+    assert short_of(ClaimResult(tuple(figures))) == []
     assert by_default.compare("", rivals.best, None).value < 0.95
     assert by_default.compare("", rivals.frugal, None).value < 0.5
     assert tuned.compare("", rivals.best, None).value < 0.8
@@ -30,7 +30,7 @@ def test_mixed_claim_virtual_time_does_not_fall_short() -> None:
 def test_mixed_claim_without_hedges_falls_short_of_each_rival() -> None:
     rivals = Rivals(MIXED, 1)
     plain = rivals.record(run_virtual(mixed_in_virtual_time, MIXED, HedgeConfig("off"), 1))
-    short = short_of(Finding((*plain.compare_by_default(""), *plain.compare_with_as_many_calls(""))))
+    short = short_of(ClaimResult((*plain.compare_by_default(""), *plain.compare_with_as_many_calls(""))))
     assert [name for name in short if rivals.best.policy.name in name and "prompts" not in name]
     assert [name for name in short if rivals.frugal.policy.name in name]
 
@@ -39,8 +39,8 @@ def test_mixed_claim_above_budget_falls_short_by_calls() -> None:
     """Three times the budget has a better p99, but more calls than by default and than the rival."""
     rivals = Rivals(MIXED, 1)
     costly = rivals.record(run_virtual(mixed_in_virtual_time, MIXED, HedgeConfig(budget=0.5), 1))
-    by_default = short_of(Finding(tuple(costly.compare_by_default(""))))
-    with_as_many = short_of(Finding(tuple(costly.compare_with_as_many_calls(""))))
+    by_default = short_of(ClaimResult(tuple(costly.compare_by_default(""))))
+    with_as_many = short_of(ClaimResult(tuple(costly.compare_with_as_many_calls(""))))
     assert by_default == [": calls a request"]
     assert with_as_many == [f": calls a request, less those of {rivals.best.policy.name}"]
 

@@ -5,7 +5,7 @@ import pytest
 from stayfast.lab.claims import brownout, storm
 from stayfast.lab.claims.brownout import Brownout, make_figures
 from stayfast.lab.claims.storm import Storm
-from stayfast.lab.harness.claim import Finding
+from stayfast.lab.harness.claim import ClaimResult
 from stayfast.lab.harness.virtual import run_virtual
 from tests.prove.running import figure_of, run_until, short_figures, short_of, without_interval
 
@@ -29,7 +29,7 @@ def test_storm_claim_virtual_time_no_limit_exceeds_goal() -> None:
 @pytest.mark.sockets
 def test_storm_claim_holds() -> None:
     """Over sockets three seconds are too short for the goals, so the run is only compared with one without limits."""
-    def is_far_from_no_limit(finding: Finding) -> bool:
+    def is_far_from_no_limit(finding: ClaimResult) -> bool:
         most, most_without = (figure_of(finding, words).value for words in ("sockets: most at the engine", "without limits"))
         return most < 0.5 * most_without and most_without > 5
 
@@ -44,7 +44,7 @@ def test_brownout_claim_loses_no_request() -> None:
     """The p99 of so few requests depends on the machine, the failures do not."""
     phases = brownout.BrownoutPhases(4.0, 5.0, 2.0, 2.0, open_s=4.0)
 
-    def loses_nothing(finding: Finding) -> bool:
+    def loses_nothing(finding: ClaimResult) -> bool:
         return not any("failed" in name for name in short_of(finding))
 
     finding = run_until(Brownout(quick=phases, quick_virtual=BROWNOUT), loses_nothing)

@@ -22,7 +22,7 @@ from stayfast.lab.claims.overload import (
     run_in_virtual_time,
     run_over_sockets,
 )
-from stayfast.lab.harness.claim import Figure, Finding
+from stayfast.lab.harness.claim import ClaimResult, Figure
 from stayfast.lab.harness.virtual import run_virtual
 from stayfast.lab.load.result import ClientHealth
 from stayfast.lab.simulated import EngineModel
@@ -46,14 +46,14 @@ def _figures(case: OverloadCase) -> tuple[Figure, ...]:
 
 def _broken(**changes: Any) -> list[str]:
     """The figures of the default queue that fall short with these admission settings."""
-    return short_of(Finding(_figures(replace(DEFAULT_QUEUE, admission=replace(DEFAULT_QUEUE.admission, **changes)))))
+    return short_of(ClaimResult(_figures(replace(DEFAULT_QUEUE, admission=replace(DEFAULT_QUEUE.admission, **changes)))))
 
 
 @pytest.mark.parametrize("case", [NO_QUEUE, DEFAULT_QUEUE], ids=lambda case: case.name)
 def test_overload_claim_virtual_time_does_not_fall_short(case: OverloadCase) -> None:
     """Thirty seconds of five times the load are too few for a p99 of the premium tier, whose value is within its goal."""
     figures = _figures(case)
-    assert short_of(Finding(figures)) == []
+    assert short_of(ClaimResult(figures)) == []
     assert all(figure.value <= overload.P99_GOAL for figure in figures if "over that (n=" in figure.name)
 
 

@@ -9,7 +9,7 @@ from stayfast.lab.claims.budget import BudgetClaim
 from stayfast.lab.claims.cancel import Cancel
 from stayfast.lab.claims.overhead import Overhead
 from stayfast.lab.claims.truth import KNOWN, TruthClaim, compare_with_formula, run_in_virtual_time
-from stayfast.lab.harness.claim import Extent, Finding, Verdict
+from stayfast.lab.harness.claim import ClaimResult, Extent, Verdict
 from stayfast.lab.harness.virtual import run_virtual
 from tests.prove.running import figure_of, run, run_until, run_until_not_short, short_of, without_interval
 
@@ -47,7 +47,7 @@ def test_overhead_claim_takes_every_figure() -> None:
 
 def test_truth_claim_takes_every_figure() -> None:
     """There are too few answers for percentiles, but all must arrive, and the stall must be visible."""
-    def shows_the_stall(finding: Finding) -> bool:
+    def shows_the_stall(finding: ClaimResult) -> bool:
         return figure_of(finding, "stalled target: e2e p99").value < 20
 
     finding = run_until(TruthClaim(quick=Extent(real_s=0.5, virtual_s=2.0), stalled_run_s=2.0, stall_s=0.6), shows_the_stall)

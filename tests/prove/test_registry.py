@@ -10,7 +10,7 @@ from stayfast.lab.claims.prefix import PrefixClaim
 from stayfast.lab.claims.registry import claims
 from stayfast.lab.claims.stalls import StallsClaim
 from stayfast.lab.claims.stragglers import Stragglers
-from stayfast.lab.harness.claim import Claim, Conditions, Extent, Figure, Finding, Verdict
+from stayfast.lab.harness.claim import Claim, ClaimResult, Conditions, Extent, Figure, Verdict
 from stayfast.lab.harness.virtual import VirtualClaim
 from tests.prove.running import short_of, without_interval
 
@@ -32,8 +32,8 @@ def test_claim_figures_with_goal_have_interval_or_are_exact(claim: Claim) -> Non
 def test_without_interval_finds_sampled_figure() -> None:
     """The reference for the test above."""
     sampled = Figure("p99", 1.0, "s", 2.0)
-    assert without_interval(Finding((sampled, Figure.count("lost", 0), Figure("p50", 1.0, "s")))) == ["p99"]
-    assert without_interval(Finding((with_interval(sampled),))) == []
+    assert without_interval(ClaimResult((sampled, Figure.count("lost", 0), Figure("p50", 1.0, "s")))) == ["p99"]
+    assert without_interval(ClaimResult((with_interval(sampled),))) == []
 
 
 def with_interval(figure: Figure) -> Figure:
@@ -42,6 +42,6 @@ def with_interval(figure: Figure) -> Figure:
 
 
 def test_short_of_ignores_inconclusive_figures() -> None:
-    finding = Finding((Figure("open", 1.0, "s", 2.0, low=1.0, high=3.0), Figure("late", 3.0, "s", 2.0)))
+    finding = ClaimResult((Figure("open", 1.0, "s", 2.0, low=1.0, high=3.0), Figure("late", 3.0, "s", 2.0)))
     assert finding.figures[0].verdict is Verdict.INCONCLUSIVE
     assert short_of(finding) == ["late"]

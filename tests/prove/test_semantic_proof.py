@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from stayfast.lab.claims.semantic import CLASSES, SemanticClaim
-from stayfast.lab.harness.claim import Conditions, Figure, Finding, SetUpFailed, Verdict
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Figure, SetUpFailed, Verdict
 from stayfast.pipeline.cache.labels import Learning
 from stayfast.pipeline.stages.cache.llm_judge import LlmJudge
 from stayfast.policy.cache import eligibility
@@ -28,13 +28,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *names: str) -> Finding:
+def run(folder: Path, *names: str) -> ClaimResult:
     """A quick run of some kinds of traffic."""
     claim = SemanticClaim(names=names, min_answered={MAX_ERROR: LEAST})
     return uvloop.run(claim.run(Conditions(is_quick=True, data=folder)))
 
 
-def find(finding: Finding, name: str) -> Figure:
+def find(finding: ClaimResult, name: str) -> Figure:
     """The only figure whose name contains this."""
     [found] = [figure for figure in finding.figures if name in figure.name]
     return found

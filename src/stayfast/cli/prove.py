@@ -19,7 +19,7 @@ from stayfast.cli.bench import describe_machine, raise_socket_limit
 from stayfast.cli.terminal import ProgressLine, format_time_left, style_of_output
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.lab.claims.registry import claims
-from stayfast.lab.harness.claim import Claim, Conditions, Finding, NeedsData, SetUpFailed, Verdict, format_text, to_json
+from stayfast.lab.harness.claim import Claim, ClaimResult, Conditions, NeedsData, SetUpFailed, Verdict, format_text, to_json
 
 EXIT_FALLS_SHORT = 1
 EXIT_USAGE = 2
@@ -154,7 +154,7 @@ class _Progress:
                        n_done / n if n > 1 else None)
 
 
-def _run_claim(claim: Claim, conditions: Conditions, progress: _Progress) -> Finding | None:
+def _run_claim(claim: Claim, conditions: Conditions, progress: _Progress) -> ClaimResult | None:
     """None if the claim needs `--data`, which was not given."""
     try:
         return uvloop.run(_run_until_signal(claim, conditions))
@@ -162,10 +162,10 @@ def _run_claim(claim: Claim, conditions: Conditions, progress: _Progress) -> Fin
         progress.line.note(f"{claim.name}: not run: {missing}")
         return None
     except SetUpFailed as failed:
-        return Finding((), spoiled=str(failed))
+        return ClaimResult((), spoiled=str(failed))
 
 
-async def _run_until_signal(claim: Claim, conditions: Conditions) -> Finding:
+async def _run_until_signal(claim: Claim, conditions: Conditions) -> ClaimResult:
     """SIGTERM cancels the claim, so that it stops its servers. The loop's runner does the same for SIGINT."""
     task = asyncio.current_task()
     assert task is not None

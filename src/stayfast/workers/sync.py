@@ -23,7 +23,7 @@ from math import inf
 
 from stayfast.core.clock import Clock
 from stayfast.policy.admission.quota import Bucket, SharedBucket
-from stayfast.policy.resilience.breaker import Breaker, Evidence
+from stayfast.policy.resilience.breaker import Breaker, BreakerEvidence
 from stayfast.policy.resilience.cross_process import Cells, ProbeLease, SharedLimit
 from stayfast.policy.resilience.retry_budget import RetryBudget
 from stayfast.upstreams.state.limiter import ConcurrencyLimiter
@@ -256,7 +256,7 @@ class _BreakerSync:
                 later_s = (self._n - n) % len(self._published) * PROBE_SPACING_S
                 breaker.adopt_state(state + later_s if state > 0 else state, now)
         for n_good, n_failed, n_slow in self._counts.news():
-            breaker.add_evidence(Evidence(int(n_good), int(n_failed), int(n_slow)), now)
+            breaker.add_evidence(BreakerEvidence(int(n_good), int(n_failed), int(n_slow)), now)
         if breaker.published_state:
             cells[self._published[self._n]] = breaker.published_state
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from stayfast.lab.harness.claim import Figure, Finding, Sense
+from stayfast.lab.harness.claim import ClaimResult, Figure, Sense
 from stayfast.lab.harness.virtual import VirtualClaim, leftover_tasks_figure, run_arrivals
 from stayfast.lab.simulated import Mixture
 from stayfast.testing.simloop import SimLoop
@@ -118,7 +118,7 @@ class AgentRun:
     n_calls: int = 0
 
 
-async def measure(loop: SimLoop, n: int, seed: int) -> Finding:
+async def measure(loop: SimLoop, n: int, seed: int) -> ClaimResult:
     rng, seen = Random(seed), AgentRun()
     tools = [make_tool(rng, number) for number in range(6)]
     agent = Agent(WordWriter(rng), tools, plan=EndlessPlanner(rng, [each.name for each in tools]), answer_s=ANSWER_S,
@@ -128,7 +128,7 @@ async def measure(loop: SimLoop, n: int, seed: int) -> Finding:
     await asyncio.sleep(LINGERS_S)  # until the steps that ignored their cancellation have ended
     note = (f"{seen.n_steps:,} steps and {seen.n_calls:,} calls; {seen.n_whole:,} answers were whole, "
             f"{seen.n_apologies:,} only reported that there was no time.")
-    return Finding((
+    return ClaimResult((
         Figure.count("turns that ended with an answer", seen.n_answered, float(n), Sense.AT_LEAST),
         Figure.exact("latest end of a turn, past its deadline", seen.latest_s * 1e3, "ms", (BODY_GRACE_S + CLEANUP_S) * 1e3),
         Figure.exact("latest word of an answer, past its deadline", seen.latest_word_s * 1e3, "ms", BODY_GRACE_S * 1e3),

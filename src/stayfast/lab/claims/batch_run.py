@@ -26,7 +26,7 @@ import msgspec
 
 from stayfast.lab.claims.batch_disk import measure_full_disk
 from stayfast.lab.harness.batch_gateway import CLOCK, BatchGateway, batch_gateway, finish_batch
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure
 from stayfast.lab.harness.processes import Processes
 
 MAX_GROWTH_MB = 50.0
@@ -53,7 +53,7 @@ class BatchRunClaim:
                  "and started again in the middle delivers the same files, byte for byte: no line lost, none twice. A full "
                  "disk refuses new work with 503, and accepted lines end.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         n_lines = conditions.choose(self.full, self.quick).n
         async with Processes() as processes:
             upstream = await processes.start("-m", "stayfast.lab.harness.answer_upstream", str(DELAY_S))
@@ -70,7 +70,7 @@ class BatchRunClaim:
         return msgspec.structs.replace(finding, figures=(*finding.figures, *disk_figures), spoiled=spoiled)
 
 
-def make_finding(n_lines: int, calm: "BatchRun", killed: "BatchRun", notes: tuple[str, ...] = ()) -> Finding:
+def make_finding(n_lines: int, calm: "BatchRun", killed: "BatchRun", notes: tuple[str, ...] = ()) -> ClaimResult:
     """The figures of a run in peace and of one with kills."""
     figures = [
         Figure.count("lines without a result, in peace", n_lines - len(calm.custom_ids())),
@@ -85,7 +85,7 @@ def make_finding(n_lines: int, calm: "BatchRun", killed: "BatchRun", notes: tupl
         Figure.exact("from the creation to the end, killed", killed.seconds, "s"),
         Figure.exact("longest time from a start to the next finished line", killed.longest_pause_s, "s"),
         Figure.count("upstream calls beyond one a line, killed", killed.n_calls - n_lines, None)]
-    return Finding(tuple(figures), (*notes, f"{killed.n_kills} kills, at {', '.join(killed.killed_at) or 'no'} lines"))
+    return ClaimResult(tuple(figures), (*notes, f"{killed.n_kills} kills, at {', '.join(killed.killed_at) or 'no'} lines"))
 
 
 @dataclass(slots=True)

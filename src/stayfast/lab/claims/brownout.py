@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from math import isnan
 from typing import Any, NamedTuple
 
-from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense, mark_invalid
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Figure, Sense, mark_invalid
 from stayfast.lab.harness.intervals import ratio_interval
 from stayfast.lab.harness.load import LoadSpec, n_failed, run_load, simulated_gateway, since_start_s, spoil_reason
 from stayfast.lab.harness.virtual import run_load_virtual, run_virtual_in_thread, simulated_upstream, virtual_system
@@ -72,7 +72,7 @@ class Brownout:
             f"{WITHIN_S:g} s, in the outage that follows, and on its return. The provider then runs at most "
             f"{HERD_GOAL:g} times as many requests as before. No request fails.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         phases, seed = conditions.choose(self.full, self.quick), conditions.seed
         conditions.report_progress(f"{phases.seconds:g} s at {RATE_RPS:g} requests/s")
         real = await run_over_sockets(phases, seed, self.breaker)
@@ -81,7 +81,7 @@ class Brownout:
         conditions.report_progress("the same in virtual time")
         phases = conditions.choose(self.virtual, self.quick_virtual)
         virtual = await run_virtual_in_thread(run_in_virtual_time, phases, seed, self.breaker)
-        return Finding((*figures, *make_figures("virtual time", virtual, phases)), spoiled=spoiled)
+        return ClaimResult((*figures, *make_figures("virtual time", virtual, phases)), spoiled=spoiled)
 
 
 class BrownoutRun(NamedTuple):

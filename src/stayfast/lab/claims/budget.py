@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import isnan
 from typing import Any
 
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense, Verdict, mark_invalid, ratio
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure, Sense, Verdict, mark_invalid, ratio
 from stayfast.lab.harness.load import LoadSpec, max_lag_ms, n_failed, run_together, simulated_gateway
 from stayfast.lab.load.result import Error, Result, Samples
 from stayfast.lab.load.stats import ExactDistribution
@@ -67,7 +67,7 @@ class BudgetClaim:
     statement = (f"With a hanging or an erratic upstream no request outlives its deadline by more than {WITHIN_MS:g} ms, "
                  "and none fails that a fallback could have served.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         seconds, seed = conditions.choose(self.full, self.quick).real_s, conditions.seed
         async with simulated_gateway(PROVIDERS, seed, {"routes": self.routes}) as (sim, url):
             conditions.report_progress(f"{len(LEGS)} times {RATE_RPS:g} requests/s for {seconds:g} s")
@@ -76,7 +76,7 @@ class BudgetClaim:
         return make_finding(dict(zip(LEGS, results, strict=True)), counts)
 
 
-def make_finding(results: Mapping[Leg, Result], counts: Mapping[str, Any]) -> Finding:
+def make_finding(results: Mapping[Leg, Result], counts: Mapping[str, Any]) -> ClaimResult:
     """counts: the simulator's, by provider."""
     figures = [figure for leg, result in results.items() for figure in _figures(leg, result)]
     figures += [Figure.count(f"calls to the {name}", n_calls, 1.0, Sense.AT_LEAST) for name, n_calls in (
@@ -90,7 +90,7 @@ def make_finding(results: Mapping[Leg, Result], counts: Mapping[str, Any]) -> Fi
     notes = (f"The client's own loop was at most {lag_ms:.1f} ms late.", *_describe_latest(results))
     judged = [figure for each in figures
               for figure in mark_invalid((each,), spoiled if _is_explained(each, lag_ms) else None)]
-    return Finding(tuple(judged), notes, spoiled)
+    return ClaimResult(tuple(judged), notes, spoiled)
 
 
 def _is_explained(figure: Figure, lag_ms: float) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import uvloop
 
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure
 from stayfast.turns import budget
 
 STEP_GOAL_US = 15.0
@@ -35,7 +35,7 @@ class BudgetOverhead:
                  f"less "
             f"than {TURN_GOAL_US:g} us.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         extent = conditions.choose(self.full, self.quick)
         figures: list[Figure] = []
         for loop, runner in (("uvloop", uvloop.run), ("asyncio", asyncio.run)):
@@ -45,7 +45,7 @@ class BudgetOverhead:
             figures += [Figure.of_rounds(f"{loop}: CPU of a step", steps_us, "us", STEP_GOAL_US),
                         Figure.of_rounds(f"{loop}: CPU of a step of eight at once", parallel_us, "us", STEP_GOAL_US),
                         Figure.of_rounds(f"{loop}: CPU of a turn", turns_us, "us", TURN_GOAL_US)]
-        return Finding(tuple(figures))
+        return ClaimResult(tuple(figures))
 
 
 async def _measure_round(n_stretches: int) -> tuple[float, float, float]:

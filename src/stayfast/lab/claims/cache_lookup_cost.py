@@ -41,10 +41,10 @@ from stayfast.compose.system import Observers, System, build
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.types import Api
 from stayfast.lab.harness.claim import (
+    ClaimResult,
     Conditions,
     Extent,
     Figure,
-    Finding,
     SetUpFailed,
     Verdict,
     mark_invalid,
@@ -110,7 +110,7 @@ class CacheLookupCost:
             f"100,000 questions are found within {ALONE_GOAL_MS:g} ms at p99, {WITH_GOAL_MS:g} ms with the embedding. A "
             f"semantic miss takes at most {WITHIN_MS:g} ms at p99.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         extent = conditions.choose(self.full, self.quick)
         meter = LookupMeter()
         for number in range(1, extent.n_rounds + 1):
@@ -126,7 +126,7 @@ class CacheLookupCost:
         lookups, spoiled = await measure_lookups(extent, conditions)
         figures = (*meter.figures(), *await measure_without_sockets(extent, self.cache, conditions),
                    *await measure_semantic_misses(extent, conditions), *lookups)
-        return Finding(figures, ("CPU counts all threads and the kernel's share.",), spoiled)
+        return ClaimResult(figures, ("CPU counts all threads and the kernel's share.",), spoiled)
 
 
 class LookupMeter:

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 
 from stayfast.core.clock import SystemClock
 from stayfast.lab.harness.claim import (
+    ClaimResult,
     Conditions,
     Extent,
     Figure,
-    Finding,
     Sense,
     SetUpFailed,
     Verdict,
@@ -69,7 +69,7 @@ class Cancel:
             f"upstream call is closed within {WITHIN_MS:g} ms, which costs at most {WITHIN_MS / 1e3 / GAP_S:g} tokens at "
             f"{1 / GAP_S:g} tokens per second.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         n_clients = conditions.choose(self.full, self.quick).n
         ttft_s = {"silent": 8.0, "talking": 0.1}
         providers = {name: {"ttft": {"median_s": median_s}, "gaps": {"median_s": GAP_S, "sigma": 0.0}}
@@ -87,14 +87,14 @@ class Cancel:
         return make_finding(figures, watch.max_lag_s * 1e3)
 
 
-def make_finding(figures: Sequence[Figure], lag_ms: float) -> Finding:
+def make_finding(figures: Sequence[Figure], lag_ms: float) -> ClaimResult:
     """lag_ms: by how much this process was late. A close that was late while this process was, too, shows nothing."""
     is_late = any(figure.unit == "ms" and figure.verdict is Verdict.FALLS_SHORT for figure in figures)
     spoiled = (f"the client's own loop stood still for {lag_ms:.0f} ms, which may explain the late closes"
                if is_late and lag_ms > WITHIN_MS / 2 else None)
     judged = [figure for each in figures
               for figure in mark_invalid((each,), spoiled if each.unit and each.verdict is Verdict.FALLS_SHORT else None)]
-    return Finding(tuple(judged), (f"The client's own loop was at most {lag_ms:.1f} ms late.",), spoiled)
+    return ClaimResult(tuple(judged), (f"The client's own loop was at most {lag_ms:.1f} ms late.",), spoiled)
 
 
 async def _measure_leaving(point: LeavePoint, sim: ServerProcess, url: str, n_clients: int) -> Sequence[Figure]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure
 from stayfast.lab.harness.load import simulated_gateway
 from stayfast.lab.harness.loopback import encode_chat_post
 from stayfast.lab.harness.processes import MODEL, ServerProcess
@@ -37,14 +37,14 @@ class Coalesce:
     statement = ("1,000 identical concurrent requests make one upstream call, and clients that leave do not affect the "
                  "others.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         n = conditions.choose(self.full, self.quick).n
         figures: list[Figure] = []
         async with simulated_gateway({"slow": PROVIDER}, conditions.seed, cache=self.cache) as (sim, url):
             for question, n_leaving in (("all stay", 0), ("some leave", n // 10)):
                 conditions.report_progress(f"{n} requests at once, {n_leaving} clients leave")
                 figures += await _send_at_once(sim, url, question, n, n_leaving)
-        return Finding(tuple(figures))
+        return ClaimResult(tuple(figures))
 
 
 async def _send_at_once(sim: ServerProcess, url: str, question: str, n: int, n_leaving: int) -> list[Figure]:

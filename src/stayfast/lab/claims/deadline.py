@@ -15,7 +15,7 @@ from math import inf
 from random import Random
 from typing import Any
 
-from stayfast.lab.harness.claim import Figure, Finding, Sense
+from stayfast.lab.harness.claim import ClaimResult, Figure, Sense
 from stayfast.lab.harness.virtual import VirtualClaim
 from stayfast.testing.simloop import SimLoop, VirtualThreads
 from stayfast.turns import BreakerPolicy, Budget, HedgePolicy, OutOfTime, StepFailed, budget, step
@@ -36,7 +36,7 @@ class _StepError(Exception):
     """Raised by the steps of this proof."""
 
 
-async def measure(loop: SimLoop, n: int, seed: int) -> Finding:
+async def measure(loop: SimLoop, n: int, seed: int) -> ClaimResult:
     turns = RandomTurns(loop, Random(seed))
     for _ in range(n):
         await turns.run_one()
@@ -97,11 +97,11 @@ class RandomTurns:
         await asyncio.sleep(IGNORES_CANCEL_S if self._uncancellable else 0)
         self._n_left += len(asyncio.all_tasks()) - 1
 
-    def make_finding(self) -> Finding:
+    def make_finding(self) -> ClaimResult:
         n = self._n
         n_steps = sum(n[f"{how} steps"] for how in ENDS)
         counts = ", ".join(f"{count:,} {what}" for what, count in sorted(n.items()))
-        return Finding((
+        return ClaimResult((
             Figure.exact("latest end of a budget, past its deadline", self._past_s * 1e3, "ms", WITHIN_MS),
             Figure.exact("latest end of a cancelled turn, past its cancellation", self._past_cancel_s * 1e3, "ms",
                          WITHIN_MS),

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from stayfast.lab.harness.claim import Figure, Finding, ratio
+from stayfast.lab.harness.claim import ClaimResult, Figure, ratio
 from stayfast.lab.harness.virtual import TenantTotals, VirtualClaim, VirtualTenants, chat_request
 from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig
 from stayfast.policy.admission.fair_share import weighted_tokens
@@ -34,7 +34,7 @@ SHAPES: Mapping[str, tuple[tuple[int, int], ...]] = {  # tokens of prompt and an
     "short": ((20, 10),), "long": ((2000, 300),), "mixed": ((20, 10), (400, 200)), PART_TIME: ((100, 50),)}
 
 
-async def measure(loop: SimLoop, seconds: float, seed: int, weights: Mapping[str, float] = WEIGHTS) -> Finding:
+async def measure(loop: SimLoop, seconds: float, seed: int, weights: Mapping[str, float] = WEIGHTS) -> ClaimResult:
     """Run all phases. The gateway is configured with `weights`; the goals follow from WEIGHTS."""
     tenants = VirtualTenants(PROVIDER, {name: TenantConfig(weight=weight) for name, weight in weights.items()}, ADMISSION,
                              loop, seed)
@@ -56,7 +56,7 @@ async def measure(loop: SimLoop, seconds: float, seed: int, weights: Mapping[str
             task.cancel()
     n = sum(each.n for each in totals.values())
     figures = [figure for is_present, served in slices.items() for figure in _share_figures(served, is_present=is_present)]
-    return Finding((*figures, tenants.leftover_figure()), (f"{n:,} requests in {seconds / 60:.0f} virtual minutes.",))
+    return ClaimResult((*figures, tenants.leftover_figure()), (f"{n:,} requests in {seconds / 60:.0f} virtual minutes.",))
 
 
 FAIR = VirtualClaim(

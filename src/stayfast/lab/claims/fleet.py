@@ -28,7 +28,7 @@ from statistics import median
 from typing import Any, Final
 
 from stayfast.core.clock import SystemClock
-from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense, Verdict, mark_invalid, ratio
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Figure, Sense, Verdict, mark_invalid, ratio
 from stayfast.lab.harness.load import LoopWatch
 from stayfast.lab.harness.loopback import numbered_question
 from stayfast.lab.harness.processes import Processes, ServerProcess, create_keys, gateway_settings
@@ -96,7 +96,7 @@ class FleetClaim:
     full: Phases = FULL
     quick: Phases = QUICK
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         phases = conditions.choose(self.full, self.quick)
         conditions.report_progress("the check of one request")
         checks_s = measure_checks()
@@ -122,7 +122,7 @@ class FleetClaim:
                 figure, watch.max_lag_s)))
         note = (f"The declared slack was {course.declared} requests, of {PER_S:g} a second. The client's own loop was at "
                 f"most {watch.max_lag_s * 1e3:.0f} ms late.")
-        return Finding(figures, (note,))
+        return ClaimResult(figures, (note,))
 
 
 def why_late(figure: Figure, lag_s: float) -> str | None:

@@ -25,7 +25,7 @@ from typing import Any, Final
 import msgspec
 
 from stayfast.core.types import Api, Request
-from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense, SetUpFailed
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Figure, Sense, SetUpFailed
 from stayfast.lab.harness.virtual import run_virtual_in_thread
 from stayfast.lab.workloads.in_memory import SEMANTIC, Echoed, echo_gateway, encode_name, send_to_echo
 from stayfast.pipeline.exchange import Arrival
@@ -147,7 +147,7 @@ class Isolation:
             "another tenant, model, system prompt, tool set, output format, conversation, sampling or dialect. Of as many "
             "others none gets such an answer of the semantic cache.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         n, seed = conditions.choose(self.n, self.n_quick), conditions.seed
         conditions.report_progress(f"{n:,} requests in virtual time, with the exact cache and with the semantic one")
         exact = await run_virtual_in_thread(send_random_requests, n, seed)
@@ -155,12 +155,12 @@ class Isolation:
         figures, notes = exact.figures + semantic.figures, exact.notes + semantic.notes
         conversations = read_conversations(conditions.data) if conditions.data is not None else []
         if not conversations:
-            return Finding(figures, (*notes, "Follow-ups were not sent: that needs --data DIR (docs/proofs.md)."))
+            return ClaimResult(figures, (*notes, "Follow-ups were not sent: that needs --data DIR (docs/proofs.md)."))
         conditions.report_progress(f"the follow-ups of {len(conversations)} conversations")
-        return Finding((*figures, *await run_virtual_in_thread(send_follow_ups, conversations, seed)), notes)
+        return ClaimResult((*figures, *await run_virtual_in_thread(send_follow_ups, conversations, seed)), notes)
 
 
-async def send_random_requests(loop: SimLoop, n: int, seed: int, *, is_semantic: bool = False) -> Finding:
+async def send_random_requests(loop: SimLoop, n: int, seed: int, *, is_semantic: bool = False) -> ClaimResult:
     """Send n requests to one kind of cache. Raises SetUpFailed."""
     config, which = (SEMANTIC, "semantic cache") if is_semantic else (CacheConfig("exact"), "exact cache")
     rng, results = Random(seed), Counter[str]()
@@ -190,7 +190,7 @@ async def send_random_requests(loop: SimLoop, n: int, seed: int, *, is_semantic:
         figures.append(Figure.share(f"{which}: requests answered in other words", results["semantic"], n, MIN_SEMANTIC,
                                     Sense.AT_LEAST))
     counts = ", ".join(f"{count:,} {result}" for result, count in sorted(results.items()))
-    return Finding(tuple(figures), (f"{n:,} requests, {which}: {counts}.",))
+    return ClaimResult(tuple(figures), (f"{n:,} requests, {which}: {counts}.",))
 
 
 def _is_own_answer(echoed: Echoed, identity: Identity) -> bool:

@@ -27,7 +27,7 @@ from stayfast.jobs.config import JobsConfig
 from stayfast.jobs.execution import JobExecution
 from stayfast.jobs.runner import JobRunner
 from stayfast.jobs.service import WORK
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure, Sense
 from stayfast.lab.harness.intervals import ratio_interval
 from stayfast.lab.harness.processes import MODEL
 from stayfast.lab.harness.virtual import chat_request, run_virtual_in_thread, serve_and_read
@@ -67,7 +67,7 @@ class JobInterference:
                  f"{WITHIN:g} times that without jobs, on an engine whose speed depends on its load; and the jobs make "
                  "progress.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         seconds, seed = conditions.choose(self.full, self.quick).virtual_s, conditions.seed
         conditions.report_progress(f"{seconds:g} s in virtual time, without jobs and with a full queue")
         alone = await run_virtual_in_thread(run_shared_engine, seconds, seed, None)
@@ -163,11 +163,11 @@ class JobQueue:
         return self._n_ended
 
 
-def make_finding(alone: EngineRun, shared: EngineRun, seconds: float, least_jobs_per_s: float) -> Finding:
+def make_finding(alone: EngineRun, shared: EngineRun, seconds: float, least_jobs_per_s: float) -> ClaimResult:
     """The figures of both runs."""
     low, high = ratio_interval(shared.ttft_s, alone.ttft_s, 0.99)
     before, after = ExactDistribution(alone.ttft_s), ExactDistribution(shared.ttft_s)
-    return Finding((
+    return ClaimResult((
         Figure(f"p99 to the first token without jobs (n={len(alone.ttft_s)})", before.quantile(0.99) * 1e3, "ms"),
         Figure("p99 to the first token with a full queue of jobs", after.quantile(0.99) * 1e3, "ms"),
         Figure("ratio of the two", after.quantile(0.99) / before.quantile(0.99), "", WITHIN, low=low, high=high),

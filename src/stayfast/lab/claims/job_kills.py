@@ -21,7 +21,7 @@ import msgspec
 
 from stayfast.core.clock import SystemClock
 from stayfast.lab.harness.answer_upstream import N_CHUNKS, USAGE, AnswerCall, answer_words
-from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Figure, Sense
 from stayfast.lab.harness.job_fleet import JobFleet, encode_upload
 from stayfast.lab.harness.postgres import PostgresServer
 from stayfast.lab.harness.processes import MODEL, Processes, gateway_settings
@@ -51,16 +51,16 @@ class JobKills:
                  "PostgreSQL, no accepted job is lost, no result exists twice, and the files of a batch are equal, byte for "
                  "byte, to those of a run without kills.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         n_kills = conditions.choose(self.n_full, self.n_quick)
         lines = encode_lines(n_kills * N_LINES_PER_KILL)
         on_sqlite = await self._try_store(SQLITE, {}, lines, n_kills, conditions)
         async with PostgresServer() as server:
             on_postgres = await self._try_store(POSTGRES, {"store": server.url}, lines, n_kills, conditions)
-        return Finding((*on_sqlite.figures, *on_postgres.figures), (*on_sqlite.notes, *on_postgres.notes))
+        return ClaimResult((*on_sqlite.figures, *on_postgres.figures), (*on_sqlite.notes, *on_postgres.notes))
 
     async def _try_store(self, name: str, store: Mapping[str, str], lines: bytes, n_kills: int,
-                         conditions: Conditions) -> Finding:
+                         conditions: Conditions) -> ClaimResult:
         """store: the settings that choose it."""
         with TemporaryDirectory(prefix="stayfast-jobs-") as folder:
             async with Processes() as processes:
@@ -188,7 +188,7 @@ class KillTrial:
         if text != " ".join(answer_words(question)):
             self.problems["wrong answers"] += 1
 
-    def make_finding(self, expected: BatchOutcome, killed: BatchOutcome, calls: list[AnswerCall]) -> Finding:
+    def make_finding(self, expected: BatchOutcome, killed: BatchOutcome, calls: list[AnswerCall]) -> ClaimResult:
         counts, n_lines = killed.batch["request_counts"], expected.batch["request_counts"]["total"]
         usage = killed.batch.get("usage") or {}
         is_counted_once = (counts == {"total": n_lines, "completed": n_lines, "failed": 0}
@@ -210,7 +210,7 @@ class KillTrial:
         figures += [Figure.exact(f"{store}: jobs whose process was killed {point}", float(points[point]), "", 1.0,
                                  Sense.AT_LEAST) for point in (CLAIMED, STREAMING, ANSWERED)]
         notes = tuple(f"{store}: {n} times a {kind} was killed." for kind, n in self._kinds.most_common())
-        return Finding(tuple(figures), (*notes, f"{store}: the batch ended as {killed.batch['status']}."))
+        return ClaimResult(tuple(figures), (*notes, f"{store}: the batch ended as {killed.batch['status']}."))
 
     def _points(self, calls: list[AnswerCall]) -> Counter[str]:
         """At which points jobs were interrupted, by the upstream's log and the number of claims."""

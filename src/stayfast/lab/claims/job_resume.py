@@ -26,7 +26,7 @@ import msgspec
 
 from stayfast.core.clock import SystemClock
 from stayfast.lab.harness.answer_upstream import N_CHUNKS, AnswerCall, answer_words
-from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Figure, Sense
 from stayfast.lab.harness.event_client import ReceivedEvent, ReceivedStream, read_stream
 from stayfast.lab.harness.job_fleet import JobFleet, kill_all
 from stayfast.lab.harness.processes import MODEL, Processes, children_of, gateway_settings
@@ -55,7 +55,7 @@ class ResumeClaim:
                  "without a second generation. After SIGKILL of the gateway that generates, a reset follows and the "
                  "final text is whole.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         rng = Random(conditions.seed)
         with TemporaryDirectory(prefix="stayfast-resume-") as folder:
             async with self._fleet(Path(folder), rng) as (fleet, processes, upstream):
@@ -187,7 +187,7 @@ class ResumeTrial:
         received.error = (0, "no end")
         return received
 
-    def make_finding(self, n_repeated: int) -> Finding:
+    def make_finding(self, n_repeated: int) -> ClaimResult:
         n_kills = self._kills[CHAT] + self._kills[RESPONSES]
         figures = [
             *(Figure.count(f"cuts {when}", n, None) for when, n in self._n_cuts.items()),
@@ -200,7 +200,7 @@ class ResumeTrial:
             Figure.count("streams that were refused after a kill",
                          sum(n for what, n in self._problems.items() if what.startswith("refusals"))),
         ]
-        return Finding(tuple(figures), tuple(f"{n} {what}" for what, n in self._problems.items()))
+        return ClaimResult(tuple(figures), tuple(f"{n} {what}" for what, n in self._problems.items()))
 
 
 def make_body(path: str, question: str) -> dict[str, Any]:

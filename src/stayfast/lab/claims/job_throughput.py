@@ -26,7 +26,7 @@ from typing import Protocol
 from stayfast.core.clock import SystemClock
 from stayfast.core.jobs import ClaimedJob, Door, Job, JobResult, JobState, NewJob, Submitted
 from stayfast.core.types import Api
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense, SetUpFailed, ratio
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure, Sense, SetUpFailed, ratio
 from stayfast.lab.harness.loopback import keep_busy
 from stayfast.lab.harness.processes import Processes, ServerProcess, gateway_settings
 from stayfast.stores.jobs.sqlite import SqliteJobStore
@@ -158,7 +158,7 @@ class JobThroughput:
                  f"at most {DEPTH_GOAL:g} times the CPU that it takes with a thousand. Over HTTP a gateway process uses at "
                  f"most {HTTP_CPU_GOAL_US:.0f} us of CPU for an accepted job, one core for {ACCEPTED_GOAL:,.0f} a second.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         extent = conditions.choose(self.full, self.quick)
         n_deep = conditions.choose(self.n_deep_full, self.n_deep_quick)
         with TemporaryDirectory(prefix="stayfast-jobs-") as folder, two_cores():
@@ -299,7 +299,7 @@ def encode_submission(url: str) -> bytes:
             f"content-length: {len(body)}\r\n\r\n").encode() + body
 
 
-def make_finding(figures: Sequence[Figure], n_deep: int) -> Finding:
+def make_finding(figures: Sequence[Figure], n_deep: int) -> ClaimResult:
     """The figures; a quick run does not queue a million."""
     notes = () if n_deep >= 1_000_000 else (f"A quick run: {n_deep:,} jobs in the deep queue, not a million.",)
-    return Finding(tuple(figures), notes)
+    return ClaimResult(tuple(figures), notes)

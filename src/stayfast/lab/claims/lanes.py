@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from stayfast.core.events import Fact, RequestDone
 from stayfast.core.types import Request, Stage
-from stayfast.lab.harness.claim import Figure, Finding, Sense, ratio
+from stayfast.lab.harness.claim import ClaimResult, Figure, Sense, ratio
 from stayfast.lab.harness.virtual import DAY_S, UPSTREAM, VirtualClaim, VirtualTenants, chat_request, simulated_upstream
 from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig
 from stayfast.policy.admission.lanes import LanesConfig
@@ -125,14 +125,14 @@ class _LaneRun:
 
 
 async def measure(loop: SimLoop, n_requests: int, seed: int, lanes: LanesConfig = LANES,
-                  absences: Sequence[str | None] = ABSENT) -> Finding:
+                  absences: Sequence[str | None] = ABSENT) -> ClaimResult:
     """Run all situations. The gateway is configured with `lanes`; the goals follow from DUE."""
     run = _LaneRun(lanes, loop, seed)
     await run.run(n_requests, absences)
     ledger, places = run.ledger, run.tenants.admission.places
     n_lost = ledger.n - ledger.n_served - ledger.n_left - ledger.n_shed
     n_in_lanes = sum(lane.n_running + lane.n_prefilling + lane.queue.n for lane in places.lanes.all) if places.lanes else 0
-    return Finding((
+    return ClaimResult((
         *_share_figures(ledger.situations), *_usage_figures(ledger.situations),
         Figure.count("places taken, compared with what the upstream runs: off by at most", run.max_off),
         run.tenants.leftover_figure(n_in_lanes),

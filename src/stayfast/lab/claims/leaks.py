@@ -18,7 +18,7 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import Fault, StayfastError
 from stayfast.core.events import AttemptDone, BreakerChanged, Fact, RequestDone
 from stayfast.core.types import Api, Stage
-from stayfast.lab.harness.claim import Figure, Finding, Sense
+from stayfast.lab.harness.claim import ClaimResult, Figure, Sense
 from stayfast.lab.harness.virtual import VirtualClaim, serve_and_read, system_with_sink
 from stayfast.lab.simulated import Cut, Fail, Script, ScriptedUpstream, SendBytes, SendText, Wait
 from stayfast.lab.simulated.settings import SimulatedUpstream
@@ -57,7 +57,7 @@ STATES = ("left in the queue", "left while waiting for a limit", "left in back-o
           "cut off while connecting", "fallback", "probe of a breaker", "over quota", "shed")
 
 
-async def measure(loop: SimLoop, n_schedules: int, seed: int) -> Finding:
+async def measure(loop: SimLoop, n_schedules: int, seed: int) -> ClaimResult:
     leaks: Counter[str] = Counter()
     states: Counter[str] = Counter()
     first: list[str] = []
@@ -72,7 +72,7 @@ async def measure(loop: SimLoop, n_schedules: int, seed: int) -> Finding:
         states.update(gateway.states)
     figures = [Figure.count("schedules", n_schedules, None), Figure.count("things held after one", leaks.total())]
     figures += [Figure.exact(state, float(states[state]), "requests", 1.0, Sense.AT_LEAST) for state in STATES]
-    return Finding(tuple(figures), (*first, *(f"{name}: {n}" for name, n in leaks.most_common())))
+    return ClaimResult(tuple(figures), (*first, *(f"{name}: {n}" for name, n in leaks.most_common())))
 
 
 LEAKS = VirtualClaim(

@@ -33,7 +33,7 @@ from statistics import fmean
 from typing import Any
 
 from stayfast.core.types import Api
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, mark_invalid
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure, mark_invalid
 from stayfast.lab.harness.fixed_policy import DIRECT, FAMILIES, FixedPolicy, FixedPolicyRun, choose_best, grid_of_policies
 from stayfast.lab.harness.intervals import block_interval, mean_interval, ratio_interval
 from stayfast.lab.harness.load import LoadSpec, run_load, simulated_gateway, since_start_s, spoil_reason
@@ -92,7 +92,7 @@ class Mixed:
         f"direct call would have served. Over sockets p99 is at most {SOCKETS_GOAL:g} times that of the best rival, and no "
         "more requests are lost than by direct calls.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         extent, seed = conditions.choose(self.full, self.quick), conditions.seed
         conditions.report_progress(f"{extent.n:,} requests in virtual time, and with each fixed delay")
         load = make_load(VIRTUAL_RPS, extent.n / VIRTUAL_RPS, extent.warmup_s)
@@ -114,7 +114,7 @@ class Mixed:
         spoiled = spoil_reason({"gateway": result})
         figures += mark_invalid((*real.figures("sockets", has_same_draws=False), real.calls_figure("sockets"),
                                  real.compare("sockets", real.rivals.best, SOCKETS_GOAL)), spoiled)
-        return Finding(tuple(figures), spoiled=spoiled)
+        return ClaimResult(tuple(figures), spoiled=spoiled)
 
 
 def make_load(rate_rps: float, seconds: float, warmup_s: float) -> LoadSpec:

@@ -16,7 +16,7 @@ from math import inf
 from random import Random
 from typing import Any, NamedTuple
 
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense, Verdict, mark_invalid
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure, Sense, Verdict, mark_invalid
 from stayfast.lab.harness.intervals import ratio_interval
 from stayfast.lab.harness.load import LoadSpec, max_lag_ms, run_together, simulated_gateway, waits_s
 from stayfast.lab.harness.processes import create_keys
@@ -53,7 +53,7 @@ class Noisy:
                  f"token is at most {WITHIN:g} % longer in virtual time, and at most {SOCKETS_WITHIN:g} % over sockets, "
                  "where load, gateway and simulator share the machine. None of their requests fails.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         extent, seed = conditions.choose(self.full, self.quick), conditions.seed
         conditions.report_progress(f"{extent.virtual_s:g} s in virtual time, alone and beside the noisy tenant")
         config = AdmissionConfig(self.admission["max_in_flight"]) if self.admission else AdmissionConfig()
@@ -61,7 +61,7 @@ class Noisy:
         with_noise, counts = await run_virtual_in_thread(run_in_virtual_time, extent.virtual_s, config, seed, has_noise=True)
         rounds = await self._run_over_sockets(extent, conditions)
         figures, spoiled = judge_rounds(rounds)
-        return Finding((*make_figures("virtual time", alone, with_noise, WITHIN), _noisy_figure("virtual time", *counts),
+        return ClaimResult((*make_figures("virtual time", alone, with_noise, WITHIN), _noisy_figure("virtual time", *counts),
                         *figures), spoiled=spoiled)
 
     async def _run_over_sockets(self, extent: Extent, conditions: Conditions) -> "list[NoisyRound]":

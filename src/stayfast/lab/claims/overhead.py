@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Verdict, mark_invalid, ratio
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure, Verdict, mark_invalid, ratio
 from stayfast.lab.harness.load import LoadSpec, measure_cpu_us, n_failed, run_load, run_loads, since_start_s, spoil_reason
 from stayfast.lab.harness.processes import ONE_CORE, Processes, ServerProcess, gateway_settings
 from stayfast.lab.load.stats import ExactDistribution
@@ -51,7 +51,7 @@ class Overhead:
             f"chunk of a stream at most {CHUNK_GOAL_US:g} us. The tail policies that are on by default take at most "
             f"{POLICIES_GOAL_US:g} us per whole answer.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         extent = conditions.choose(self.full, self.quick)
         async with Processes() as processes:
             sim = await processes.start_simulator({"fast": self.provider}, conditions.seed)
@@ -114,7 +114,7 @@ class _Meter:
         self._n_failed += n_failed(result)
         return ratio(cpu_s, sum(result.samples.ints["n_chunks"])) * 1e6
 
-    def make_finding(self) -> Finding:
+    def make_finding(self) -> ClaimResult:
         whole, chunk = self._whole_us, self._chunk_us
         in_baselines = [ours / bare if bare else nan for ours, bare in zip(whole[GATEWAY], whole[BASELINE], strict=True)]
         policies, all_on = ([with_it - without for with_it, without in zip(whole[name], whole[PLAIN], strict=True)]
@@ -138,14 +138,14 @@ class _Meter:
         return judge_figures(figures, note, next(iter(self._spoil_reasons), None))
 
 
-def judge_figures(figures: Sequence[Figure], note: str, reason: str | None) -> Finding:
+def judge_figures(figures: Sequence[Figure], note: str, reason: str | None) -> ClaimResult:
     """reason: why the client was late. A machine without a core to spare also slows the servers down, by evicting their
     caches, so that CPU times which fall short on it show nothing.
     """
     if reason is None:
-        return Finding(tuple(figures), (note,))
+        return ClaimResult(tuple(figures), (note,))
     is_late = any(figure.unit and figure.verdict is Verdict.FALLS_SHORT for figure in figures)
     judged = [figure for each in figures for figure in mark_invalid(
         (each,), reason if each.unit and each.verdict is Verdict.FALLS_SHORT else None)]
     doubt = f"The client may have caused some of the added TTFT: {reason}."
-    return Finding(tuple(judged), (note, doubt), reason if is_late else None)
+    return ClaimResult(tuple(judged), (note, doubt), reason if is_late else None)

@@ -27,7 +27,7 @@ from math import inf, isnan, sqrt
 from statistics import fmean, stdev
 from typing import Any, Final, NamedTuple
 
-from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense, mark_invalid
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Figure, Sense, mark_invalid
 from stayfast.lab.harness.intervals import mean_interval, quantile_interval, ratio_interval, student_t
 from stayfast.lab.harness.load import LoadSpec, run_load, simulated_gateway, spoil_reason
 from stayfast.lab.harness.processes import create_keys
@@ -123,7 +123,7 @@ class Overload:
         f"2.2 s. Without a queue at most {NO_QUEUE.lost:.0%} of the premium requests are lost, and {NO_QUEUE.shed_q:.0%} of "
         f"the rejections take less than {NO_QUEUE.shed_ms:g} ms.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         figures: list[Figure] = []
         spoiled = None
         for case in self.cases:
@@ -140,7 +140,7 @@ class Overload:
             reason = spoil_reason(real.by_tier) or late_reason(real, of_case)
             figures += mark_invalid(of_case, reason)
             spoiled = spoiled or reason
-        return Finding(tuple(figures), spoiled=spoiled)
+        return ClaimResult(tuple(figures), spoiled=spoiled)
 
 
 @dataclass(frozen=True, slots=True)

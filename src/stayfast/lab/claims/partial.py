@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from stayfast.lab.harness.claim import Figure, Finding, Sense
+from stayfast.lab.harness.claim import ClaimResult, Figure, Sense
 from stayfast.lab.harness.virtual import VirtualClaim, leftover_tasks_figure, run_arrivals
 from stayfast.testing.simloop import SimLoop
 from stayfast.turns import budget, step
@@ -47,10 +47,10 @@ class PartialRun:
     latest_patch_s: float = 0.0
 
 
-async def measure(loop: SimLoop, n: int, seed: int) -> Finding:
+async def measure(loop: SimLoop, n: int, seed: int) -> ClaimResult:
     rng, seen = Random(seed), PartialRun()
     await run_arrivals(n, TURNS_PER_S, rng, lambda number: _run_turn(number, loop, rng, seen))
-    return Finding((
+    return ClaimResult((
         Figure.exact("longest time to an answer, of a budget of 2.5 s", seen.longest_s, "s", TOTAL_S),
         Figure.count("answers that did not name exactly what they were without", seen.n_wrong_names),
         Figure.count("follow-ups that were lost or another turn's", seen.n_lost),

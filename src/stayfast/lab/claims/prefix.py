@@ -25,7 +25,7 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError
 from stayfast.core.types import Api, Usage
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense, ratio
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure, Sense, ratio
 from stayfast.lab.harness.intervals import ratio_interval
 from stayfast.lab.harness.processes import MODEL
 from stayfast.lab.harness.virtual import run_virtual_in_thread, serve_and_read, simulated_upstream, virtual_system
@@ -203,7 +203,7 @@ class PrefixClaim:
                  f"is {OVER_TIDY * 100:.0f} points above that of requests with ordered tools, and no request is rejected "
                  "for its marks.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         n, seed = conditions.choose(self.full, self.quick).n, conditions.seed
         figures: list[Figure] = []
         for case in CASES:
@@ -211,7 +211,7 @@ class PrefixClaim:
             naive, tidy, seen = [await run_virtual_in_thread(run_agents, case, config, n, seed, shuffles=shuffles)
                                  for config, shuffles in ((OFF, True), (OFF, False), (self.prefix, True))]
             figures += _figures(case, naive, tidy, seen)
-        return Finding(tuple(figures))
+        return ClaimResult(tuple(figures))
 
 
 async def run_agents(loop: SimLoop, case: Case, prefix: PrefixConfig, n_agents: int, seed: int, *,

@@ -15,7 +15,7 @@ from math import nan
 from random import Random
 from typing import Any, NamedTuple
 
-from stayfast.lab.harness.claim import Figure, Finding, Sense
+from stayfast.lab.harness.claim import ClaimResult, Figure, Sense
 from stayfast.lab.harness.virtual import VirtualClaim, VirtualTenants, chat_request, run_arrivals
 from stayfast.lab.simulated import GapConfig, Mixture, OutputLengths, ProviderConfig
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
@@ -42,7 +42,7 @@ N_REQUESTS = 1_000_000
 N_BEFORE = 100  # requests of each tenant before the start, so that no bucket is full
 
 
-async def measure(loop: SimLoop, n_requests: int, seed: int, tenants: Mapping[str, TenantConfig] = TENANTS) -> Finding:
+async def measure(loop: SimLoop, n_requests: int, seed: int, tenants: Mapping[str, TenantConfig] = TENANTS) -> ClaimResult:
     rng = Random(seed)
     virtual = VirtualTenants(PROVIDER, tenants, AdmissionConfig(), loop, seed, price=PRICE)
     n_each = n_requests // len(tenants)
@@ -54,7 +54,7 @@ async def measure(loop: SimLoop, n_requests: int, seed: int, tenants: Mapping[st
         for name in tenants:
             group.create_task(_send_requests(virtual, name, n_each, Random(rng.random()), windows[name]))
     figures = [figure for name in tenants for figure in _figures(virtual, name, openings[name], windows[name], loop.now())]
-    return Finding((*figures, virtual.leftover_figure()),
+    return ClaimResult((*figures, virtual.leftover_figure()),
                    (f"{n_each * len(tenants):,} requests in {loop.now() / 60:.1f} virtual minutes.",))
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, NeedsData, Sense, ratio
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure, NeedsData, Sense, ratio
 from stayfast.lab.workloads.faq_desk import JUDGE_ERROR, FaqOutcomes, VisitResult
 from stayfast.lab.workloads.faq_streams import PAIR_SECOND, STREAMS, TRAINING, UNTESTED_END, VICTIM
 from stayfast.lab.workloads.faq_traffic import CLASSES, HELP_DESK, PAIRS, FaqTraffic, make_route, read_questions
@@ -50,12 +50,12 @@ class SemanticClaim:
                  f"shaped. With 1 % it answers at most {MAX_PAIRS:.0%} of the opposites of known questions. While its "
                  "answers cannot be tested it gives none.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         if conditions.data is None:
             raise NeedsData(f"needs --data DIR, a folder with {CLASSES} (source: docs/proofs.md)")
         return await asyncio.to_thread(self._measure, conditions)
 
-    def _measure(self, conditions: Conditions) -> Finding:
+    def _measure(self, conditions: Conditions) -> ClaimResult:
         assert conditions.data is not None
         traffic = FaqTraffic(conditions.data, is_quick=conditions.is_quick, embedder=self.embedder)
         seeds = range(conditions.seed, conditions.seed + conditions.choose(self.full, self.quick).n)
@@ -77,7 +77,7 @@ class SemanticClaim:
         notes = (f"{data.n:,} questions about {len(data.topics)} topics, {len(data.strays):,} without an equal.",
                  f"{len(seeds)} seeds. {JUDGE_ERROR:.0%} of the verdicts on answers are wrong.",
                  f"The embedder is {traffic.vectors.id}.")
-        return Finding(tuple(figures), notes)
+        return ClaimResult(tuple(figures), notes)
 
 
 class _Runs:

@@ -32,7 +32,7 @@ from math import nan
 from random import Random
 from urllib.parse import urlsplit
 
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense, ratio
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure, Sense, ratio
 from stayfast.lab.harness.fixed_policy import N_TIMEOUT_TRIES, FixedPolicy, FixedPolicyRun
 from stayfast.lab.harness.intervals import mean_interval
 from stayfast.lab.harness.load import LoadSpec, n_failed, waits_s
@@ -297,7 +297,7 @@ class SilentClaim:
         f"is lost. No constant timeout or hedge from {CONSTANTS_S[0]:g} to {CONSTANTS_S[-1]:g} s meets these goals. Over "
         f"sockets each stream is of one attempt, and no client waits {MAX_QUIET_S:g} s without a byte.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         extent, seed = conditions.choose(self.full, self.quick), conditions.seed
         conditions.report_progress(f"{extent.virtual_s:g} s in virtual time, and with each constant")
         rivals = await asyncio.to_thread(simulate_constants, extent.virtual_s, seed)
@@ -305,4 +305,4 @@ class SilentClaim:
         figures = [figure for model, result in results.items() for figure in make_figures(model, result)]
         conditions.report_progress(f"{extent.real_s:g} s over sockets, {CLIENT_LEAVES_AFTER_S:g} s for the last ones")
         wire = await check_streams(extent.real_s, seed)
-        return Finding((*figures, *compare_constants(rivals), *wire), tuple(rival.description for rival in rivals))
+        return ClaimResult((*figures, *compare_constants(rivals), *wire), tuple(rival.description for rival in rivals))

@@ -14,7 +14,7 @@ import msgspec
 
 from stayfast.core.events import RequestDone
 from stayfast.core.types import Api
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure
 from stayfast.lab.harness.virtual import run_virtual_in_thread, serve_and_read, system_with_sink
 from stayfast.lab.simulated import ScriptedUpstream, SendText, Wait
 from stayfast.pipeline.exchange import Arrival
@@ -45,12 +45,12 @@ class StallsClaim:
                  f"an answer within {GAP_P99_S:g} s, for at most {CALLS - 1:.0%} more calls, and no character is lost or "
                  "repeated.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         n = conditions.choose(self.full, self.quick).n
         conditions.report_progress(f"twice {n:,} answers in virtual time")
         waited = await run_virtual_in_thread(measure, n, conditions.seed, "wait")
         rescued = await run_virtual_in_thread(measure, n, conditions.seed, "rescue")
-        return Finding((
+        return ClaimResult((
             *waited.figures("wait", None), *rescued.figures("rescue", GAP_P99_S),
             Figure.mean("rescue: calls a request", rescued.calls, "", CALLS),
             Figure.count("answers with a character too many or too few", waited.n_wrong + rescued.n_wrong)))

@@ -12,7 +12,7 @@ throughput is shown without a goal. In virtual time the callers are 100 ms away.
 import asyncio
 from dataclasses import dataclass
 
-from stayfast.lab.harness.claim import Conditions, Figure, Finding, Sense
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Figure, Sense
 from stayfast.lab.harness.load import LoadSpec, n_failed, run_load, simulated_gateway
 from stayfast.lab.harness.virtual import run_load_virtual, run_virtual_in_thread, simulated_upstream, virtual_system
 from stayfast.lab.load.result import Result, Sample
@@ -61,7 +61,7 @@ class Storm:
     statement = (f"When all clients return at once after an outage, the upstream never has more than {GOAL:g} times the "
             f"requests that it can run, and in virtual time serves at least {SERVED_GOAL:.0%} of what it can.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         phases, seed = conditions.choose(self.full, self.quick), conditions.seed
         settings = {"defaults": {"limit": {"mode": self.mode}}}
         async with simulated_gateway({UPSTREAM: make_provider(seed)}, seed, settings) as (sim, url):
@@ -77,7 +77,7 @@ class Storm:
         conditions.report_progress("the same in virtual time")
         virtual, virtual_peak = await run_virtual_in_thread(run_in_virtual_time, phases, seed, self.mode)
         _, peak_without = await run_virtual_in_thread(run_in_virtual_time, phases, seed, "off")
-        return Finding((
+        return ClaimResult((
             _peak_figure("sockets", peak), _served_figure("sockets", running.result(), phases),
             _peak_figure("virtual time", virtual_peak), _served_figure("virtual time", virtual, phases, SERVED_GOAL),
             Figure("virtual time, without limits: most at the engine at a time, over what it can run",

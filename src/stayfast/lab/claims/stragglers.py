@@ -19,7 +19,7 @@ from random import Random
 from typing import Any
 
 from stayfast.core.types import Request
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense, mark_invalid
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure, Sense, mark_invalid
 from stayfast.lab.harness.intervals import block_interval
 from stayfast.lab.harness.load import LoadSpec, max_lag_ms, run_together, simulated_gateway, spoil_reason, waits_s
 from stayfast.lab.harness.virtual import UPSTREAM, VirtualTenants, chat_request, run_arrivals, run_virtual_in_thread
@@ -79,7 +79,7 @@ class Stragglers:
                  f"the first token within {SHORT_P99_S:g} s, on engines with static and continuous batching. Without lanes "
                  f"it is {BEFORE_P99_S:g} s or more in virtual time. The long prompts still finish.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         extent, seed = conditions.choose(self.full, self.quick), conditions.seed
         figures: list[Figure] = []
         results: dict[str, Result] = {}
@@ -99,7 +99,7 @@ class Stragglers:
                 results |= of_case
         if results:
             figures.append(Figure("sockets: the client's own loop was late by at most", max_lag_ms(results.values()), "ms"))
-        return Finding(tuple(figures), spoiled=spoil_reason(results))
+        return ClaimResult(tuple(figures), spoiled=spoil_reason(results))
 
 
 @dataclass(frozen=True, slots=True)

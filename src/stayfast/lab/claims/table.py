@@ -30,7 +30,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from stayfast.lab.claims.semantic import CLASSES, HELP_DESK, read_questions
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense, mark_invalid, ratio
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure, Sense, mark_invalid, ratio
 from stayfast.lab.harness.intervals import block_interval, mean_interval
 from stayfast.lab.harness.load import spoil_reason
 from stayfast.lab.harness.virtual import run_virtual_in_thread
@@ -95,7 +95,7 @@ class TableClaim:
         f"{SOCKET_LESS_SPEND:.0%} and {SOCKET_LESS_THAN_MARKED:.0%}. All are answered. At most {MAX_ERROR:.0%} of the "
         f"semantic cache's answers are wrong ({BANK_MAX_ERROR:.0%} with a bank's questions), and no other answers.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         size, seed = conditions.choose(self.full, self.quick), conditions.seed
         extent = size.extent
         bank = _read_bank(conditions.data) if conditions.data is not None else []
@@ -116,7 +116,7 @@ class TableClaim:
         notes = [f"{size.n_warm:,} requests before those that count, {real.n_warm:,} over sockets.",
                  f"{JUDGE_ERROR:.0%} of the verdicts on answers are wrong; the spend includes them.",
                  *filter(None, [_learning(min(size.n_warm, real.n_warm))])]
-        return Finding(tuple(figures), tuple(notes), spoiled)
+        return ClaimResult(tuple(figures), tuple(notes), spoiled)
 
     async def _run_in_virtual_time(self, size: Size, conditions: Conditions) -> "_Runs":
         n, seed = size.extent.n, conditions.seed

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final
 
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, Sense
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure, Sense
 from stayfast.lab.harness.fixed_policy import FixedPolicy, FixedPolicyRun
 from stayfast.lab.harness.intervals import mean_interval, quantile_interval
 from stayfast.lab.harness.load import LoadSpec, run_load, simulated_gateway, spoil_reason
@@ -215,7 +215,7 @@ class Tail:
         "sockets 0.55 s, 0.80 s, 27 %. Both p99 are at most 1.05 times that of the best constant delay with as many calls, "
         "tuned to these providers. While 40 % of the calls are slow, no minute has more than 15 % more calls.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         extent, seed = conditions.choose(self.full, self.quick), conditions.seed
         conditions.report_progress(f"{len(DELAYS_S) * len(TRIES)} constant delays")
         rivals = await asyncio.to_thread(TailRivals, min(max(extent.n // 5, MIN_RIVAL_N), MAX_RIVAL_N), seed)
@@ -234,7 +234,7 @@ class Tail:
         conditions.report_progress("a surge of slow calls in virtual time")
         figures += await surge_figures(add_surge(heavy_tailed(seed), HEAVY_TAIL.tail_share), HedgeConfig(**self.hedge),
                                        MINUTE_CALLS, seed)
-        return Finding(tuple(figures), spoiled=spoiled)
+        return ClaimResult(tuple(figures), spoiled=spoiled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,13 +248,13 @@ class Hangs:
     name = "hangs"
     statement = "If one call in twenty hangs, p99 is at most 100 ms at 1.07 calls per request, with default settings."
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         extent, seed = conditions.choose(self.full, self.quick), conditions.seed
         conditions.report_progress(f"{extent.real_s:g} s over sockets, {extent.n:,} requests in virtual time")
         real = await run_over_sockets(hanging(seed), self.hedge, hangs_load(extent.real_s), seed)
         virtual = await _simulate(hanging(seed), HedgeConfig(**self.hedge), hangs_load(extent.n / HANGS_RPS), seed)
-        return Finding((*read_waits(real).figures("sockets", HANGS_GOALS), *virtual.figures("virtual time", HANGS_GOALS)),
-                       spoiled=spoil_reason({"gateway": real}))
+        figures = (*read_waits(real).figures("sockets", HANGS_GOALS), *virtual.figures("virtual time", HANGS_GOALS))
+        return ClaimResult(figures, spoiled=spoil_reason({"gateway": real}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ class HedgeClaim:
         f"{NARROW_CALLS:.0%} more calls. With a budget of {SELF_BUDGET:.0%} no minute has more than {SELF_MINUTE_CALLS:.0%} "
         "more calls while 40 % of them are slow.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         extent, seed = conditions.choose(self.full, self.quick), conditions.seed
         conditions.report_progress(f"twice {extent.real_s:g} s over sockets, three times {extent.n:,} requests in virtual "
                                    f"time")
@@ -293,7 +293,7 @@ class HedgeClaim:
         tail_share = provider["a"].numbers.ttft.tail_share
         figures += await surge_figures(add_surge(provider, tail_share), HedgeConfig(**{"budget": SELF_BUDGET, **self.hedge}),
                                        SELF_MINUTE_CALLS, seed)
-        return Finding(tuple(figures), spoiled=spoil_reason({"plain": plain.result(), "hedged": hedged.result()}))
+        return ClaimResult(tuple(figures), spoiled=spoil_reason({"plain": plain.result(), "hedged": hedged.result()}))
 
 
 def _comparison_figures(where: str, plain: WaitSeries, hedged: WaitSeries,

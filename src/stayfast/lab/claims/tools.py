@@ -18,7 +18,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any
 
-from stayfast.lab.harness.claim import Figure, Finding, Sense
+from stayfast.lab.harness.claim import ClaimResult, Figure, Sense
 from stayfast.lab.harness.virtual import VirtualClaim, run_arrivals
 from stayfast.lab.load.stats import ExactDistribution
 from stayfast.lab.simulated import Mixture
@@ -103,7 +103,7 @@ class ToolTurns:
         return True
 
 
-async def measure(loop: SimLoop, n: int, seed: int, *, hedges: bool = True) -> Finding:
+async def measure(loop: SimLoop, n: int, seed: int, *, hedges: bool = True) -> ClaimResult:
     before, after = ToolTurns(loop, Random(seed), hedges=hedges), ToolTurns(loop, Random(seed), hedges=hedges)
     usd: dict[ToolTurns, list[float]] = {before: [], after: []}
     for turns, run_turn in ((before, before.run_in_series), (after, after.run_in_budget)):
@@ -115,7 +115,7 @@ async def measure(loop: SimLoop, n: int, seed: int, *, hedges: bool = True) -> F
     series_s, layer_s = ExactDistribution(before.durations_s), ExactDistribution(after.durations_s)
     note = (f"In series p50 {series_s.quantile(0.5):.2f} s, p99 {series_s.quantile(0.99):.2f} s; with the layer p50 "
             f"{layer_s.quantile(0.5):.2f} s, p99 {layer_s.quantile(0.99):.2f} s.")
-    return Finding((
+    return ClaimResult((
         Figure.quantile_s("in series: p95 of a turn", before.durations_s, 0.95, SERIES_P95_S, Sense.AT_LEAST),
         Figure.quantile_s("with the layer: p95 of a turn", after.durations_s, 0.95, P95_GOAL_S),
         Figure.mean("more spend", more_spend, "%", SPEND_GOAL),

@@ -20,7 +20,7 @@ from math import isnan, nan
 from random import Random
 
 from stayfast.core.clock import SystemClock
-from stayfast.lab.harness.claim import Conditions, Extent, Figure, Finding, mark_invalid
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure, mark_invalid
 from stayfast.lab.harness.intervals import absolute_interval, quantile_interval
 from stayfast.lab.harness.load import LoadSpec, n_failed, run_load, run_loads, since_start_s, spoil_reason
 from stayfast.lab.harness.processes import MODEL, Processes, ServerProcess
@@ -53,7 +53,7 @@ class TruthClaim:
     statement = (f"The bench recovers a simulated provider's known percentiles within {P50_WITHIN:.0%} at p50 and "
             f"{P99_WITHIN:.0%} at p99, over sockets and in virtual time, and shows a stalled target.")
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         extent, seed = conditions.choose(self.full, self.quick), conditions.seed
         provider = {"preset": PRESET, "seed": seed}
         async with Processes() as processes:
@@ -72,7 +72,7 @@ class TruthClaim:
         figures = [figure for where, result in (*real.items(), ("virtual time", twin))
                    for figure in mark_invalid(compare_with_formula(where, result, KNOWN), spoil_reason({where: result}))]
         figures += [compare_with_each_other(real["gateway"], twin, seed), *compare_with_stall(stalled, stall_s)]
-        return Finding(tuple(figures), spoiled=spoil_reason(real))
+        return ClaimResult(tuple(figures), spoiled=spoil_reason(real))
 
 
 async def run_in_virtual_time(loop: SimLoop, seconds: float, seed: int) -> Result:

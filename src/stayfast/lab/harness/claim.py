@@ -128,7 +128,7 @@ def mark_invalid(figures: Iterable[Figure], reason: str | None) -> tuple[Figure,
     return tuple(figure if reason is None else msgspec.structs.replace(figure, is_valid=False) for figure in figures)
 
 
-class Finding(msgspec.Struct, frozen=True):
+class ClaimResult(msgspec.Struct, frozen=True):
     """The result of one run. `spoiled` is the reason why the run, or a part of it, is invalid; such a run never holds."""
 
     figures: tuple[Figure, ...]
@@ -181,7 +181,7 @@ class Claim(Protocol):
     @property
     def statement(self) -> str: ...
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         """Set up, measure, tear down. Raises SetUpFailed if nothing could be measured, NeedsData if `conditions.data`
         is required and missing.
         """
@@ -212,7 +212,7 @@ MIN_NAME_WIDTH = 24
 MAX_LINE_WIDTH = 150
 
 
-def format_text(claim: Claim, finding: Finding, conditions: Conditions, machine: Mapping[str, str],
+def format_text(claim: Claim, finding: ClaimResult, conditions: Conditions, machine: Mapping[str, str],
                 ink: TerminalStyle) -> str:
     """The claim, its figures in columns (name, value, unit, interval, goal, verdict), and the verdict."""
     lines = ["", *ink.paint_lines(ink.bold, claim.statement), *_format_table(finding.figures, ink)]
@@ -226,7 +226,7 @@ def format_text(claim: Claim, finding: Finding, conditions: Conditions, machine:
     return "\n".join(lines) + "\n"
 
 
-def to_json(claim: Claim, finding: Finding, conditions: Conditions, machine: Mapping[str, str],
+def to_json(claim: Claim, finding: ClaimResult, conditions: Conditions, machine: Mapping[str, str],
             at_wall: float) -> dict[str, Any]:
     """The same as JSON. `at_wall`: Unix seconds. The value of a figure that could not be measured is null."""
     return {"name": claim.name, "says": claim.statement, "verdict": finding.verdict,

@@ -15,7 +15,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError
 from stayfast.core.events import Fact, Fanout, RequestDone, Sink
 from stayfast.core.types import Api, Request
-from stayfast.lab.harness.claim import Conditions, Figure, Finding
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Figure
 from stayfast.lab.harness.load import LoadSpec
 from stayfast.lab.harness.processes import MODEL
 from stayfast.lab.load.measure import LoadOrigin, run_plan
@@ -60,12 +60,12 @@ class VirtualClaim:
 
     name: str
     statement: str
-    measure: Callable[[SimLoop, int, int], Coroutine[Any, Any, Finding]]
+    measure: Callable[[SimLoop, int, int], Coroutine[Any, Any, ClaimResult]]
     progress: str
     n: int
     n_quick: int
 
-    async def run(self, conditions: Conditions) -> Finding:
+    async def run(self, conditions: Conditions) -> ClaimResult:
         n = conditions.choose(self.n, self.n_quick)
         conditions.report_progress(self.progress.format(n))
         return await run_virtual_in_thread(self.measure, n, conditions.seed)

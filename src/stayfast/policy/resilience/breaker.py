@@ -77,7 +77,7 @@ class BreakerState(StrEnum):
 _CLOSED = BreakerState.CLOSED
 
 
-class Evidence(NamedTuple):
+class BreakerEvidence(NamedTuple):
     """The numbers of ended calls, by result."""
 
     n_good: int
@@ -199,7 +199,7 @@ class Breaker:
         if mark == self.mark and self.state is not _CLOSED:
             self._set_probing(self._n_probing - 1)
 
-    def evidence_since(self, since: float) -> "Evidence":
+    def evidence_since(self, since: float) -> "BreakerEvidence":
         """The recent calls that ended, or were classified as slow, after `since`."""
         n = n_failed = 0
         for at, is_failed in reversed(self._calls):
@@ -208,9 +208,9 @@ class Breaker:
             n += 1
             n_failed += is_failed
         n_slow = sum(n_slow for at, n_slow in self._slow if at > since)
-        return Evidence(max(0, n - n_failed - n_slow), n_failed, n_slow)
+        return BreakerEvidence(max(0, n - n_failed - n_slow), n_failed, n_slow)
 
-    def add_evidence(self, evidence: "Evidence", now: float) -> None:
+    def add_evidence(self, evidence: "BreakerEvidence", now: float) -> None:
         """Count calls that other processes made to the same upstream."""
         if self.state is not BreakerState.CLOSED:
             return

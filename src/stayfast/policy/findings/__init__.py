@@ -1,0 +1,1 @@
+"""Checks of a snapshot: pure functions from figures to findings."""
