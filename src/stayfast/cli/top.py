@@ -27,7 +27,7 @@ from stayfast.settings import read_environment
 
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
-_LOOK_EVERY_S = 0.25
+_POLL_S = 0.25
 RETRY_S = 2.0
 LIVE = "/admin/live"
 
@@ -107,8 +107,8 @@ def _show_screens(arguments: argparse.Namespace) -> int:
 
 
 def _read_key() -> str:
-    """The pressed key; empty after `_LOOK_EVERY_S`."""
-    ready, _, _ = select.select([sys.stdin], [], [], _LOOK_EVERY_S)
+    """The pressed key; empty after `_POLL_S`."""
+    ready, _, _ = select.select([sys.stdin], [], [], _POLL_S)
     return sys.stdin.read(1) if ready else ""
 
 
