@@ -169,6 +169,12 @@ def _add_monitoring(commands: "argparse._SubParsersAction[Command]") -> None:
     dashboard = commands.add_parser("dashboard", help="print the Grafana dashboard")
     dashboard.add_argument("--out", metavar="FILE", help="where (default: standard output)")
 
+    top = commands.add_parser("top", help="show routes and upstreams of a running gateway, once a second")
+    top.add_argument("url", nargs="?", default="http://127.0.0.1:8090", help="the gateway (default: %(default)s)")
+    top.add_argument("--once", action="store_true", help="print one table and exit")
+    top.add_argument("--json", action="store_true", help="print one frame as JSON and exit")
+    top.add_argument("--key-env", metavar="NAME", help="the variable of the environment that holds a key")
+
     explain = commands.add_parser("explain", help="show where the time of a recent request went")
     explain.add_argument("request_id", metavar="REQUEST-ID", help="the answer's x-request-id")
     _add_gateway_options(explain)
