@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from stayfast.lab.doctor.plants import PLANTS, faults, decoys
+from stayfast.lab.doctor.plants import PLANTS, decoys, faults
 from stayfast.lab.doctor.run import load_scene, observe_scene
 from stayfast.lab.doctor.scene import Plant, healthy_scene, merge_trees
 from stayfast.policy.findings.check import Check
