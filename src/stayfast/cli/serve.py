@@ -10,7 +10,11 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+<<<<<<< HEAD
 from random import Random
+=======
+from secrets import token_hex
+>>>>>>> i20-uia
 
 from stayfast import __version__, compose
 from stayfast.cli import curl_example, print_message
@@ -177,11 +181,13 @@ def _run_parent(given: CommandLineSettings, settings: Settings) -> int:
     socket_name = given.variables.get("NOTIFY_SOCKET")
     engines: dict[str, Address] = {}
     last_good, turns = given.find(), turn_file_states(settings)
+    session_secret = token_hex(32)
 
     def snapshot() -> bytes:
         return json.dumps({
             "turns": turns,  # part of the snapshot: an unchanged one is not sent
             "name": last_good.name, "text": last_good.text, "model": given.model, "engines": engines, "folder": folder,
+            "session_secret": session_secret,
             "overrides": [[*override.path, override.text, override.source] for override in (*given.overrides, listening)],
         }).encode()
 
@@ -239,7 +245,8 @@ def _run_worker(place: str, variables: Mapping[str, str]) -> int:
     siblings = WorkerPeers(parent_state.runtime_directory(), n, n_workers)
     try:
         return compose.serve(settings, siblings=siblings, n_workers=n_workers, reload=parent_state.load,
-                             engines=parent_state.engine_addresses, on_listening=on_listening, on_draining=lambda: None)
+                             engines=parent_state.engine_addresses, on_listening=on_listening, on_draining=lambda: None,
+                             session_secret=parent_state.session_secret())
     except OSError as error:
         if error.errno not in _CANNOT_LISTEN:
             raise
@@ -270,6 +277,10 @@ class ParentState:
         """The runtime directory of the workers; None if there is none."""
         path = json.loads(self._lifeline.config_snapshot)["folder"]
         return Path(path) if path is not None else None
+
+    def session_secret(self) -> bytes:
+        """Signs the sessions of the page, for all workers alike."""
+        return bytes.fromhex(json.loads(self._lifeline.config_snapshot)["session_secret"])
 
     def engine_addresses(self) -> Mapping[str, Address]:
         """Addresses of the ready embedded engines, by upstream."""
