@@ -10,11 +10,8 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-<<<<<<< HEAD
 from random import Random
-=======
 from secrets import token_hex
->>>>>>> i20-uia
 
 from stayfast import __version__, compose
 from stayfast.cli import curl_example, print_message
