@@ -71,9 +71,9 @@ function Header({ address, frame, user, theme, onTheme, filter, onSignOut }) {
       <button type="button" onClick=${onTheme} title="Theme (t)" aria-label=${`Theme: ${theme}`}>◐ ${theme}</button>
       ${user && html`<button type="button" onClick=${onSignOut}>sign out ${user}</button>`}
     </div>
-    <p class="about">${frame ? html`${frame.gateway || "gateway"} · ${frame.stayfast} · up ${seconds(frame.uptime_s ?? 0)} ·
-      ${frame.n_workers ?? 1} ${(frame.n_workers ?? 1) === 1 ? "worker" : "workers"} · ` : ""}<time>${
-      frame ? clock(frame.at) : clock(Date.now() / 1000)}</time> ${zone()}</p>
+    <p class="about">${frame ? [frame.gateway || "gateway", frame.stayfast, `up ${seconds(frame.uptime_s ?? 0)}`,
+      `${frame.n_workers ?? 1} ${(frame.n_workers ?? 1) === 1 ? "worker" : "workers"}`, `${clock(frame.at)} ${zone()}`].join(" · ")
+      : zone()}</p>
   </header>`;
 }
 
@@ -82,15 +82,14 @@ function Banners({ live, address, frame }) {
   const findings = frame?.findings ?? [];
   const loudest = findings.find((finding) => finding.severity === "act");
   return html`<div class="banners">
-    <div role="status">${silence > 0 && html`<p class="banner bad"><${State} state="bad">No data for ${Math.floor(silence)} s<//>:
-      ${live.problem || "waiting for the first frame"}. ${frame && !address.paused ? "The figures below are old." : ""} Connecting again.</p>`}
+    <div>${silence > 0 && html`<p class="banner bad" id="no-data"><${State} state="bad">No data for ${seconds(Math.floor(silence))}<//>: ${
+      live.problem || "waiting for a frame"}. ${frame && !address.paused ? "The figures below are old. " : ""}Connecting again.</p>`}
       ${address.paused === "1" && html`<p class="banner">Paused${frame ? ` at ${clock(frame.at)} ${zone()}` : ""}.
         <button type="button" onClick=${() => go({ paused: "" })}>Resume (p)</button></p>`}
       ${frame?.is_draining && html`<p class="banner warn"><${State} state="warn">This gateway is shutting down.<//></p>`}
       ${frame?.n_silent_workers > 0 && html`<p class="banner warn"><${State} state="warn">${frame.n_silent_workers} of ${frame.n_workers}
         workers did not answer: their figures are missing.<//></p>`}</div>
-    <div aria-live="polite">${loudest && html`<p class="banner act"><${State} state=${stateOfSeverity(loudest.severity)}>${loudest.where}<//>:
-      ${loudest.summary} <a href=${hrefOf({ view: "doctor", tab: loudest.id })}>what to do</a></p>`}</div></div>`;
+    <div aria-live="polite">${silence > 0 && html`<span class="hidden">The gateway sends no data.</span>`}${loudest && html`<p class="banner act"><${State} state=${stateOfSeverity(loudest.severity)}>${loudest.where}<//>: ${loudest.summary} <a href=${hrefOf({ view: "doctor", tab: loudest.id })}>what to do</a></p>`}</div></div>`;
 }
 
 function Help({ onClose }) {
