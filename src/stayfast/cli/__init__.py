@@ -133,8 +133,8 @@ def _parser() -> argparse.ArgumentParser:
 
     check = commands.add_parser("check", help="check a settings file")
     check.add_argument("file", nargs="?", help="settings (default: as for serve)")
-    check.add_argument("--effective", action="store_true", help="print all settings as YAML, with the source of each that is "
-                       "not a default")
+    check.add_argument("--effective", action="store_true", help="print all settings as YAML, with the source of each that "
+                       "is not a default")
     check.add_argument("--live", action="store_true", help="also reach each upstream: DNS, TLS, key, model, one token (it "
                        "costs a token)")
 
