@@ -41,8 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     found = msgspec.json.decode(body, type=RequestListing).data
     if not found:
-        print_message("No request matches. The gateway remembers the last 1,000 requests (`recent.size`), and as many slow or "
-                      "failed ones.")
+        print_message("No request matches. The gateway remembers the last 1,000 requests (`recent.size`), and as many slow "
+                      "or failed ones.")
         return 1
     sys.stdout.write(format_requests(found, style_of_output()))
     return 0
