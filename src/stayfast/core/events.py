@@ -94,6 +94,9 @@ class AttemptDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     response_id: str | None = None  # the upstream's name for its answer
     response_model: str | None = None  # the model that the upstream named in its answer
     is_estimated: bool = False  # the upstream did not report all of `usage`, because the attempt was cancelled
+    n_running: int = 0  # calls of this process at the upstream when it started, itself included
+    n_content: int = 0  # events with content
+    last_s: float | None = None  # from its start to its last content; None: there was none
 
 
 class Hedged(msgspec.Struct, frozen=True, gc=False):
@@ -201,6 +204,7 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     cache_key: bytes | None = None  # of the cached answer, or of the entry that stores this answer
     params: RequestParams | None = None  # None: not traced
     role: str = ""  # job: an attempt at a job; empty: a request of a client
+    is_client_retry: bool = False  # the client's SDK announces that it retries
 
     @property
     def own_s(self) -> float | None:
@@ -252,13 +256,47 @@ class KeysFailed(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConnectionOpened(msgspec.Struct, frozen=True, gc=False):
-    """A new connection to an upstream. `handshake_s` covers TCP and TLS."""
+    """A new connection to an upstream. `handshake_s` covers TCP and TLS; `connect_s`: TCP alone."""
 
     upstream: str
     handshake_s: float
     http_version: str
     tls: bool = False
     tls_resumed: bool = False
+    connect_s: float | None = None
+
+
+class PromptSampled(msgspec.Struct, frozen=True, gc=False):
+    """The sizes of one request's prompt and what it cost in time: a sample, at most two a second. Sizes in estimated tokens;
+    no text. `digest`s cannot be turned back.
+    """
+
+    route: str
+    at: float
+    input_tokens: float
+    system_tokens: float = 0.0
+    tool_tokens: float = 0.0
+    history_tokens: float = 0.0
+    retrieved_tokens: float = 0.0  # long last user messages and results of tools
+    n_messages: int = 0
+    max_tokens: int | None = None
+    bias_digest: int | None = None  # of the logit biases; None: there are none
+    n_images: int = 0
+    client_timeout_s: float | None = None
+    shared_prefix_ratio: float | None = None  # with the previous sample of the route; None: there is none
+    output_tokens: int | None = None
+    ttft_s: float | None = None  # of a streamed answer that the upstream made
+    e2e_s: float | None = None  # of a whole answer that the upstream made
+    n_running: int | None = None  # calls at the upstream when its attempt started
+    has_parts: bool = True  # False: too large to measure more than `input_tokens`
+
+
+class QuotaReported(msgspec.Struct, frozen=True, gc=False):
+    """What an upstream's rate-limit headers report, at most once a second. `left`: share of each limit, 0 to 1."""
+
+    upstream: str
+    at: float
+    left: dict[str, float]
 
 
 class ConnectionReused(msgspec.Struct, frozen=True, gc=False):
@@ -438,7 +476,7 @@ Fact = (StageDone | TokenGaps | AttemptDone | RequestDone | RequestRefused | Con
         | ProbeFailed | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreCallDone
         | StoreChanged | PrefixFinding | SemanticLookup | SemanticJudged | JudgeUnclear | Renewed | Retried | Ejected
         | TurnFailed | KeysFailed | ConnectionsClosed | DescriptorsExhausted | JobEnded | JobReturned | JobLeaseLost
-        | JobsSwept | JobStoreCalled)
+        | JobsSwept | JobStoreCalled | PromptSampled | QuotaReported)
 
 
 def describe_budget(spent: float, budget: float) -> str:
