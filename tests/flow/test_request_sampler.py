@@ -1,11 +1,13 @@
 """Samples of ended requests: shapes of prompts, and rate-limit headers of upstreams."""
 
 import asyncio
+from itertools import pairwise
 
 import msgspec
 import pytest
 
-from stayfast.core.events import AttemptDone, PromptSampled, QuotaReported, RequestDone
+from stayfast.core.events import AttemptDone, RequestDone
+from stayfast.core.samples import PromptSampled, QuotaReported
 from stayfast.lab.simulated import ProviderConfig, Simulated, VendorQuota
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.request_sampler import HEADERS_EVERY_S, PROMPT_EVERY_S
@@ -26,7 +28,7 @@ def test_sampler_many_requests_at_most_two_prompts_a_second() -> None:
 
     instants = run(main)
     assert len(instants) > 10
-    assert all(later - before >= PROMPT_EVERY_S - 1e-9 for before, later in zip(instants, instants[1:], strict=False))
+    assert all(later - before >= PROMPT_EVERY_S - 1e-9 for before, later in pairwise(instants))
 
 
 def test_sampler_streamed_request_has_its_times_and_no_text() -> None:
@@ -79,7 +81,7 @@ def test_sampler_headers_of_limits_are_reported_once_a_second() -> None:
 
     reports = run(main)
     assert reports
-    assert all(later.at - before.at >= HEADERS_EVERY_S for before, later in zip(reports, reports[1:], strict=False))
+    assert all(later.at - before.at >= HEADERS_EVERY_S for before, later in pairwise(reports))
     assert all(report.upstream == "sim" and 0.5 < report.left["requests"] < 1 for report in reports)
 
 

@@ -9,16 +9,17 @@ from collections.abc import Mapping
 from typing import Final
 
 from stayfast.core.constants import BYTES_A_TOKEN
-from stayfast.core.events import PromptSampled, QuotaReported, RequestDone, Sink
+from stayfast.core.events import RequestDone, Sink
+from stayfast.core.samples import PromptSampled, QuotaReported
 from stayfast.pipeline.exchange import Exchange
-from stayfast.wire.prompt_shape import PromptShape, measure_prompt
+from stayfast.wire.prompt_shape import PromptOutline, measure_prompt
 from stayfast.wire.rate_headers import parse_headroom
 
 PROMPT_EVERY_S: Final = 0.5
 HEADERS_EVERY_S: Final = 1.0
 MAX_ROUTES: Final = 256  # with digests of their last prompt
 LONG_MESSAGE_TOKENS: Final = 400  # people rarely write that much; the rest is a document
-_UNMEASURED: Final = PromptShape()
+_UNMEASURED: Final = PromptOutline()
 
 
 class RequestSampler:
@@ -68,7 +69,7 @@ class RequestSampler:
             attempt.ended_at - attempt.began_at if is_ok and attempt is not None else None,
             attempt.n_running if attempt is not None else None, shape is not None)
 
-    def _compare(self, route: str, shape: PromptShape) -> float | None:
+    def _compare(self, route: str, shape: PromptOutline) -> float | None:
         """The share of the prompt that the route's last sample had, too; the digests replace those of the last sample."""
         before = self._pieces.pop(route, None)
         if before is None and len(self._pieces) >= MAX_ROUTES:

@@ -37,7 +37,7 @@ _EXTRA: Final = msgspec.json.Decoder(_Extra)
 _KIND: Final = msgspec.json.Decoder(_Kind)
 
 
-class PromptShape(Struct, frozen=True, gc=False):
+class PromptOutline(Struct, frozen=True, gc=False):
     """Sizes in bytes of JSON. `n_last`: the messages after the model's last turn; `n_results`: the part of them that tools
     returned. `pieces`: digests of the beginning, of PIECE_BYTES each.
     """
@@ -65,7 +65,7 @@ class PromptShape(Struct, frozen=True, gc=False):
         return n_equal / len(self.pieces)
 
 
-def measure_prompt(request: Request) -> PromptShape | None:
+def measure_prompt(request: Request) -> PromptOutline | None:
     """The shape of a validated request's prompt; None: too large, or of unknown form."""
     body = request.body
     if len(body) > LARGE_REQUEST_BYTES:
@@ -82,7 +82,7 @@ def measure_prompt(request: Request) -> PromptShape | None:
             if block.section == MESSAGES]
     n_last = sum(size for _, size in last)
     n_of_messages = _total(blocks, sizes, MESSAGES)
-    return PromptShape(
+    return PromptOutline(
         n_bytes=sum(sizes) if blocks else len(prompt),
         n_system=_total(blocks, sizes, SYSTEM), n_tools=_total(blocks, sizes, TOOLS),
         n_history=n_of_messages - n_last, n_last=n_last,

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Api, Request
-from stayfast.wire.prompt_shape import PIECE_BYTES, PromptShape, measure_prompt
+from stayfast.wire.prompt_shape import PIECE_BYTES, PromptOutline, measure_prompt
 from stayfast.wire.request_body import decode
 
 TEXT = "word " * 100
 
 
-def shape_of(api: Api = Api.CHAT, **fields: Any) -> PromptShape:
+def shape_of(api: Api = Api.CHAT, **fields: Any) -> PromptOutline:
     shape = measure_prompt(decode(api, json.dumps({"model": "m", **fields}).encode()))
     assert shape is not None
     return shape
@@ -36,8 +36,8 @@ def test_measure_prompt_conversation_is_divided_into_its_parts() -> None:
 
 
 def test_measure_prompt_tool_results_after_the_last_turn_are_results() -> None:
-    shape = shape_of(messages=[say("user", "weather?"), say("assistant", "calls"), {**say("tool", TEXT), "tool_call_id": "a"},
-                               say("user", "go on")])
+    result = {**say("tool", TEXT), "tool_call_id": "a"}
+    shape = shape_of(messages=[say("user", "weather?"), say("assistant", "calls"), result, say("user", "go on")])
     assert shape.n_results == pytest.approx(540, abs=40)
     assert shape.n_last > shape.n_results
 
