@@ -1,10 +1,10 @@
 """What one worker sees of each upstream besides traffic: connections, quotas, buffering, speed, batching, breakers.
 
 Attempts are stored as they come (a reference each) and evaluated when the parts are collected, at most MAX_EVALUATED of an
-upstream at a time, evenly chosen. A stream is clumped if it has CLUMP_CHUNKS parts, of which all came within CLUMP_RATIO of
-its duration, and not for CLUMP_TOKEN_S a token: no model writes so fast, so something on the way buffers. Such a stream has no
-speed. Source: `policy.findings.batching` for batching. When wrong: an upstream that answers from a cache of its own sends
-all parts at once, too.
+upstream at a time, evenly chosen. A stream is clumped if it has CLUMP_CHUNKS parts, and all of them came within CLUMP_RATIO
+of its duration, and faster than one in CLUMP_TOKEN_S: no model writes so fast, so something on the way buffers. Such a
+stream has no speed. Batching: `policy.findings.batching`.
+When wrong: an upstream that answers from a cache of its own sends all parts at once, too.
 """
 
 from collections import defaultdict, deque
@@ -27,10 +27,11 @@ MINUTE_S: Final = 60.0
 MAX_RECENT: Final = 200  # attempts of an upstream
 MAX_EVALUATED: Final = 32
 MAX_BREAKER_CHANGES: Final = 1000
-JUDGE_EVERY_S: Final = 30.0
+WEIGH_EVERY_S: Final = 30.0
 CLUMP_CHUNKS: Final = 10
 CLUMP_RATIO: Final = 0.02
 CLUMP_TOKEN_S: Final = 0.0005
+_LEAST_S: Final = 1e-6
 _SUCCESS: Final = Outcome.SUCCESS
 
 
@@ -57,16 +58,16 @@ UpstreamParts = Mapping[str, UpstreamPart]
 class _Watched:
     """One upstream."""
 
-    __slots__ = ("batching", "breaker_changes", "fresh", "judged_at", "quota_at", "quota_left", "quota_least", "recent")
+    __slots__ = ("batching", "breaker_changes", "evaluated_at", "quota_at", "quota_least", "quota_left", "recent",
+                 "weighed_at")
 
     def __init__(self) -> None:
         self.recent: deque[AttemptDone] = deque(maxlen=MAX_RECENT)
-        self.fresh: list[AttemptDone] = []  # not evaluated yet; bounded by MAX_RECENT
         self.breaker_changes: deque[float] = deque(maxlen=MAX_BREAKER_CHANGES)
         self.quota_at = 0.0
         self.quota_left: dict[str, float] = {}
         self.quota_least: deque[tuple[float, dict[str, float]]] = deque()  # (start of the minute, least)
-        self.judged_at = float("-inf")
+        self.evaluated_at = self.weighed_at = float("-inf")
         self.batching: BatchingEvidence | None = None
 
 
@@ -119,10 +120,16 @@ class UpstreamObservations:
 
     def _evaluate(self, tally: RowTally, one: _Watched, now: float) -> None:
         """Add the attempts since the last evaluation."""
-        fresh = [fact for fact in one.recent if fact.ended_at > one.judged_at]
+        recent = one.recent
+        while recent and recent[0].ended_at <= now - HOUR_S:
+            recent.popleft()
+        fresh = [fact for fact in recent if fact.ended_at > one.evaluated_at]
         for fact in fresh[::max(1, len(fresh) // MAX_EVALUATED)]:
             _add_stream(tally, fact)
-        one.judged_at = max([fact.ended_at for fact in fresh], default=one.judged_at)
+        one.evaluated_at = max([fact.ended_at for fact in fresh], default=one.evaluated_at)
+        if now >= one.weighed_at + WEIGH_EVERY_S:
+            one.weighed_at = now
+            one.batching = weigh_calls(_timings(recent))
 
     def _part(self, tally: PackedTally, one: _Watched | None, now: float) -> UpstreamPart:
         if one is None:
@@ -146,7 +153,7 @@ def _add_stream(tally: RowTally, fact: AttemptDone) -> None:
         if spent_s < CLUMP_RATIO * last_s and spent_s < CLUMP_TOKEN_S * n:
             tally.counts["n_clumped"] += 1
             return
-    if spent_s > 0 and n_tokens > 1 and n > 1:
+    if spent_s > _LEAST_S and n_tokens > 1 and n > 1:
         tally.histograms["tokens_per_s"].add((n_tokens - 1) / spent_s)
 
 
@@ -162,3 +169,30 @@ def _least_of(reports: Iterable[Mapping[str, float]]) -> dict[str, float]:
         for kind, left in report.items():
             least[kind] = min(left, least.get(kind, left))
     return least
+
+
+def complete_upstreams(rows: Iterable[UpstreamRow], parts: Iterable[UpstreamParts],
+                       engines: Mapping[str, dict[str, float]] | None = None) -> tuple[UpstreamRow, ...]:
+    """The rows with what all workers saw. engines: figures of self-hosted engines, by upstream."""
+    known = list(parts)
+    tallies = merge_tallies({name: part.tally for name, part in one.items()} for one in known)
+    return tuple([_complete(row, tallies.get(row.name) or RowTally(), [one[row.name] for one in known if row.name in one],
+                            (engines or {}).get(row.name, {})) for row in rows])
+
+
+def _complete(row: UpstreamRow, tally: RowTally, parts: Sequence[UpstreamPart], engine: dict[str, float]) -> UpstreamRow:
+    quotas = [part.quota for part in parts if part.quota is not None]
+    evidence = BatchingEvidence()
+    for part in parts:
+        if part.batching is not None:
+            evidence.merge(part.batching)
+    n_streams = tally.n("n_streams")
+    return msgspec.structs.replace(
+        row, n_breaker_changes_1h=sum(part.n_breaker_changes_1h for part in parts),
+        tokens_per_s=tally.spread("tokens_per_s"), handshake_s=tally.spread("handshake_s"),
+        connect_s=tally.spread("connect_s"), n_opened=tally.n("n_opened"), n_reused=tally.n("n_reused"),
+        n_tls_resumed=tally.n("n_tls_resumed"),
+        quota_left=max(quotas, key=lambda quota: quota.at).left if quotas else {},
+        quota_left_1h=_least_of(quota.least for quota in quotas),
+        clumped_ratio=tally.counts["n_clumped"] / n_streams if n_streams else None,
+        batching=judge_batching(evidence), engine=engine)

@@ -19,7 +19,7 @@ from stayfast.observe.snapshot.machine import (
 )
 from stayfast.observe.snapshot.process_files import ProcessFiles
 from stayfast.policy.histogram import LogHistogram
-from tests.unit.observe.snapshot.test_process_files import write
+from tests.unit.observe.snapshot.files_rig import write
 
 
 class FakeClock:
@@ -50,7 +50,8 @@ class Machine:
         self.set_files()
 
     def set_files(self, rss: int = 1000, n_periods: int = 0, n_throttled: int = 0) -> None:
-        write(self.root, {"proc/statm": f"1 {rss} 1", "cgroup/cpu.stat": f"nr_periods {n_periods}\nnr_throttled {n_throttled}"})
+        write(self.root, {"proc/statm": f"1 {rss} 1",
+                          "cgroup/cpu.stat": f"nr_periods {n_periods}\nnr_throttled {n_throttled}"})
 
     def step(self, seconds: float = 5.0, cpu: float = 0.0) -> None:
         self.clock.seconds += seconds

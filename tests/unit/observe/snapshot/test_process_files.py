@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stayfast.observe.snapshot.process_files import CpuPeriods, ProcessFiles
+from tests.unit.observe.snapshot.files_rig import write
 
 
 @pytest.fixture
@@ -23,13 +24,6 @@ def files(tmp_path: Path) -> ProcessFiles:
 
 def read_from(root: Path) -> ProcessFiles:
     return ProcessFiles(root / "proc", root / "cgroup", page_bytes=4096)
-
-
-def write(root: Path, texts: dict[str, str]) -> None:
-    for name, text in texts.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
 
 
 def test_process_files_cgroup_v2_limits_of_ancestors_apply(files: ProcessFiles) -> None:
