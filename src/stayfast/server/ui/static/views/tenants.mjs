@@ -1,0 +1,6 @@
+import { html } from "../lib.mjs";
+import { Empty } from "../parts.mjs";
+
+export function View() {
+  return html`<${Empty} title="Not here yet" />`;
+}
