@@ -21,13 +21,17 @@ _ENDS_S = 120.0
 _FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--remote-debugging-port=0")
 
 
-def shown(url: str, folder: Path, until: str = "document.readyState === 'complete'") -> tuple[str, list[str]]:
-    """The document once the JavaScript expression `until` holds in it, and what the browser wrote on its console.
+def shown(url: str, folder: Path, until: str = "document.readyState === 'complete'", width: int | None = None
+          ) -> tuple[str, list[str]]:
+    """The document once the JavaScript expression `until` holds in it, and what the browser wrote on its console. `width`:
+    of a phone's screen, in pixels.
 
     Skips without a browser, but fails so on CI.
     """
     async def main() -> tuple[str, list[str]]:
         async with asyncio.timeout(_ENDS_S), open_tab(folder) as tab:
+            if width is not None:
+                await tab.set_view(width, 844, is_phone=True)
             await tab.open(url, until)
             return await tab.evaluate("document.documentElement.outerHTML"), tab.console
 
