@@ -1,7 +1,16 @@
 """The sign-in to the page: who gets a cookie, what it authorises, and what ends it."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 import uvloop
@@ -9,6 +18,7 @@ import uvloop
 from stayfast.server.auth import digest_key
 from stayfast.server.config import ServerConfig
 from stayfast.server.ui.sessions import SESSION_S, Sessions
+from tests.ports import free_port
 from tests.server.fakes import FakeBackend, Running, get, post, serving
 
 pytestmark = pytest.mark.sockets
@@ -185,3 +195,47 @@ def test_gateway_without_keys_needs_no_sign_in() -> None:
             assert (status, code_of(body)) == (403, "cross_site")
 
     uvloop.run(main())
+
+
+def test_session_is_accepted_by_each_worker_of_a_parent(tmp_path: Path) -> None:
+    """A real parent with two workers: the cookie of one is good for the other, and a reload leaves it valid."""
+    port = free_port()
+    settings: dict[str, dict[str, Any]] = {
+        "server": {"keys": dict(CONFIG.keys), "admins": ["boss"], "drain_grace_s": 0, "drain_s": 1},
+        "upstreams": {"sim": {"kind": "simulated"}}, "routes": {"m": ["sim"]}}
+    (tmp_path / "stayfast.yaml").write_text(json.dumps(settings))
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        parent = subprocess.Popen([sys.executable, "-m", "stayfast", "serve", "--config", "stayfast.yaml", "--workers", "2",
+                                   "--port", str(port)], cwd=tmp_path, stdout=out, stderr=out,
+                                  env={**os.environ, "TMPDIR": str(tmp_path)})
+    try:
+        wait_until(lambda: "listens on" in log.read_text(), parent, log)
+        url = f"http://127.0.0.1:{port}"
+        answer = urlopen(Request(f"{url}/ui/login", method="POST", headers={"authorization": f"Bearer {ADMIN_KEY}"}))
+        cookie = answer.headers["set-cookie"].partition(";")[0]
+
+        def worker() -> int:
+            """Which worker accepts the cookie on a new connection."""
+            with urlopen(Request(f"{url}/debug/state", headers={"cookie": cookie})) as state:
+                return int(json.load(state)["worker"])
+
+        seen = {worker() for _ in range(40)}
+        assert seen == {0, 1}
+        settings["server"]["drain_s"] = 2
+        (tmp_path / "stayfast.yaml").write_text(json.dumps(settings))
+        parent.send_signal(signal.SIGHUP)
+        wait_until(lambda: log.read_text().count('"reloaded"') == 2, parent, log)
+        assert {worker() for _ in range(40)} == {0, 1}
+    finally:
+        parent.terminate()
+        assert parent.wait(20) == 0
+
+
+def wait_until(holds: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait for a condition while a process lives, at most 30 s."""
+    ends_at = time.monotonic() + 30
+    while not holds():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < ends_at, log.read_text()
+        time.sleep(0.02)

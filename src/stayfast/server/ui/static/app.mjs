@@ -82,7 +82,7 @@ function Banners({ live, address, frame }) {
   const findings = frame?.findings ?? [];
   const loudest = findings.find((finding) => finding.severity === "act");
   return html`<div class="banners">
-    <div>${silence > 0 && html`<p class="banner bad" id="no-data"><${State} state="bad">No data for ${seconds(Math.floor(silence))}<//>: ${
+    <div>${silence > 0 && html`<p class="banner bad" id="no-data"><${State} state="bad">No data for ${silence < 120 ? `${Math.floor(silence)} s` : seconds(silence)}<//>: ${
       live.problem || "waiting for a frame"}. ${frame && !address.paused ? "The figures below are old. " : ""}Connecting again.</p>`}
       ${address.paused === "1" && html`<p class="banner">Paused${frame ? ` at ${clock(frame.at)} ${zone()}` : ""}.
         <button type="button" onClick=${() => go({ paused: "" })}>Resume (p)</button></p>`}
@@ -177,6 +177,12 @@ function Page({ live, user, onSignOut }) {
 function App() {
   const [session, setSession] = useState(null);
   const [live, setLive] = useState(null);
+  const [n, setShown] = useState(0); // how often the browser has taken the page out of its cache
+  useEffect(() => {
+    const show = (event) => event.persisted && setShown((old) => old + 1);
+    addEventListener("pageshow", show);
+    return () => removeEventListener("pageshow", show);
+  }, []);
   const read = async () => {
     const { data } = await readJson("/ui/session");
     setSession(data ?? { signed_in: true, user: null }); // unreachable: the banner of the page explains it
@@ -186,14 +192,17 @@ function App() {
     if (!session?.signed_in) return undefined;
     const made = new Live();
     const leave = made.subscribe(() => made.needsSignIn && session.needs_key && read());
+    const hide = () => made.stop(); // a page in the browser's cache must not hold the stream of all tabs
+    addEventListener("pagehide", hide);
     setLive(made);
     made.start();
     return () => {
+      removeEventListener("pagehide", hide);
       leave();
       made.stop();
       setLive(null);
     };
-  }, [session?.signed_in, session?.user]);
+  }, [session?.signed_in, session?.user, n]);
   const signOut = async () => {
     await fetch(endpoint("/ui/logout"), { method: "POST" }).catch(() => null);
     read();

@@ -16,6 +16,7 @@ export function Chart({ title, times, series, format, isLog = false, height = 18
   const shape = `${series.map((each) => each.name).join("|")} ${isLog} ${theme}`;
   const data = [times, ...series.map((each) => each.values.map((value) => (isLog && !(value > 0) ? null : value)))];
   useEffect(() => {
+    if (!box.current) return undefined; // it has gone before the effect ran
     if (!document.getElementById("uplot-style")) {
       document.head.append(Object.assign(document.createElement("link"), { id: "uplot-style", rel: "stylesheet",
         href: new URL("./vendor/uplot-1.6.32.css", import.meta.url).href }));
@@ -37,9 +38,10 @@ export function Chart({ title, times, series, format, isLog = false, height = 18
     return () => {
       observer.disconnect();
       made.destroy();
+      plot.current = null;
     };
   }, [shape]);
-  useEffect(() => plot.current?.setData(data));
+  useEffect(() => { plot.current?.setData(data); });
   const columns = [{ title: `time (${zone()})`, of: (row) => clock(times[row], { withDate: true }) },
     ...series.map((each) => ({ title: each.name, of: (row) => each.values[row] ?? "" }))];
   return html`<figure><figcaption>${title}</figcaption><div ref=${box} role="img" aria-label=${`${title}. The table has the same figures.`} />

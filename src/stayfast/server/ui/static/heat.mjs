@@ -128,7 +128,7 @@ function drawGrid(pen, { slots, low, high, width, height, yOf, xOf, wide, colour
 export function HeatMap({ slots, lines, promise, theme, name }) {
   const canvas = useRef(null), drawn = useRef(null);
   const [point, setPoint] = useState("");
-  const paint = () => { drawn.current = draw(canvas.current, { slots, lines, promise }); };
+  const paint = () => { drawn.current = canvas.current && draw(canvas.current, { slots, lines, promise }); };
   useEffect(paint);
   useEffect(() => {
     const observer = new ResizeObserver(paint);
