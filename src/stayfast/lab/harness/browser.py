@@ -1,7 +1,7 @@
 """A browser without a window, over the DevTools protocol: when a page is painted.
 
-With `--remote-debugging-pipe` Chromium reads commands from file descriptor 3 and writes to 4, as JSON objects that end with a
-zero byte, so no client of WebSockets is needed. Both are one end of a pair of sockets.
+With `--remote-debugging-pipe` Chromium reads commands from file descriptor 3 and writes to 4, as JSON objects that end with
+a zero byte, so no client of WebSockets is needed. Both are one end of a pair of sockets.
 """
 
 import asyncio
@@ -24,8 +24,9 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--remote-debugging-pipe")
 _LAUNCH = """
 import os, sys
-connection = os.dup(int(sys.argv[1]))
-os.dup2(connection, 3), os.dup2(connection, 4)
+for number in (3, 4):
+    os.dup2(int(sys.argv[1]), number)
+    os.set_inheritable(number, True)  # dup2 of a number to itself changes nothing
 os.execv(sys.argv[2], sys.argv[2:])
 """
 _MAX_BYTES = 64 * 1024 * 1024
@@ -75,7 +76,7 @@ class HeadlessBrowser:
             async with asyncio.timeout(ANSWER_WITHIN_S):
                 while (answer := json.loads((await self._reader.readuntil(b"\0"))[:-1])).get("id") != number:
                     pass
-        except (TimeoutError, asyncio.IncompleteReadError) as error:
+        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError) as error:
             raise SetUpFailed(f"the browser did not answer {method}: {type(error).__name__}") from error
         if "error" in answer:
             raise SetUpFailed(f"the browser refused {method}: {answer['error'].get('message')}")
@@ -89,9 +90,9 @@ async def open_browser(path: str) -> AsyncIterator[HeadlessBrowser]:
     with TemporaryDirectory(prefix="stayfast-browser-", ignore_cleanup_errors=True) as folder:
         with theirs:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", _LAUNCH, str(theirs.fileno()), path, *_FLAGS, f"--user-data-dir={folder}", "about:blank",
-                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),), start_new_session=True)
+                sys.executable, "-c", _LAUNCH, str(theirs.fileno()), path, *_FLAGS, f"--user-data-dir={folder}",
+                "about:blank", stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True)
         reader, writer = await asyncio.open_connection(sock=ours, limit=_MAX_BYTES)
         try:
             browser = HeadlessBrowser(reader, writer)
