@@ -60,15 +60,15 @@ def list_requests(arguments: argparse.Namespace) -> bytes:
 def format_requests(found: Sequence[RequestSummary], ink: TerminalStyle) -> str:
     """A table of 80 columns, if names and ids are not longer than usual; an id is never cut, as it is copied."""
     width = max(len(one.request_id) for one in found)
-    lines = [ink.dim(f"{'ENDED':9}{'REQUEST':{width + 1}}{'ROUTE':10}{'RESULT':11}{'FIRST':>8}{'WHOLE':>8}  CALLS")]
+    lines = [ink.dim(f"{'ENDED':9}{'REQUEST':{width + 1}}{'ROUTE':9}{'RESULT':11}{'FIRST':>7}{'WHOLE':>8} CALLS")]
     for one in found:
         ended = datetime.fromtimestamp(one.ended_at, UTC).astimezone().strftime("%H:%M:%S")
         first = "-" if one.ttft_ms is None else format_seconds(one.ttft_ms / 1e3)
         result = one.cache if one.cache in ("hit", "semantic", "stale") else one.outcome
         result = f"{one.outcome} {one.status}" if one.status >= 400 else result
         route = make_printable(one.route or one.model or "-")
-        line = (f"{ended:9}{make_printable(one.request_id):{width + 1}}{_cut(route, 9):10}{_cut(result, 10):11}"
-                f"{first:>8}{format_seconds(one.ms / 1e3):>8}  {_calls(one)}")
+        line = (f"{ended:9}{make_printable(one.request_id):{width + 1}}{_cut(route, 8):9}{_cut(result, 10):11}"
+                f"{first:>7}{format_seconds(one.ms / 1e3):>8} {_calls(one)}")
         lines.append(ink.red(line) if one.outcome in _BAD else line)
     lines.append(ink.dim("h: with a hedge. Where the time went: stayfast explain REQUEST"))
     return "\n".join([*lines, ""])
