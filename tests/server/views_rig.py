@@ -1,4 +1,4 @@
-"""A real gateway with simulated upstreams and traffic, behind an address that adds a scripted feed, snapshot and findings."""
+"""A real gateway with simulated upstreams and traffic, behind an address with a scripted feed, snapshot and findings."""
 
 import asyncio
 import time
@@ -80,7 +80,8 @@ FINDINGS = [
     Finding("load.queue", "warn", FindingSite(route="chat"), "Requests wait 120 ms for a slot at slow.",
             "The limit of slow fell because it answers slowly.", hidden_by="latency.spread"),
     Finding("prompt.moving_prefix", "warn", FindingSite(route=HOSTILE), f"The first 40 tokens of {HOSTILE} change.",
-            "A time stamp is part of the system prompt.", (Evidence("tokens that cannot be cached", 812.0, "tokens", 3600.0),),
+            "A time stamp is part of the system prompt.",
+            (Evidence("tokens that cannot be cached", 812.0, "tokens", 3600.0),),
             (SettingsChange("Move the time to the last message."),), "The share of cached tokens rises above 60 %."),
 ]
 
@@ -88,7 +89,8 @@ FINDINGS = [
 def plant_snapshot() -> Snapshot:
     """Figures for every view."""
     return Snapshot(
-        time.time(), "gw-1", "0.1.0", n_workers=2, traffic=(*traffic("chat", 9200, 0.39, 2.4), *traffic("docs", 2100, 0.2, 0.6)),
+        time.time(), "gw-1", "0.1.0", n_workers=2,
+        traffic=(*traffic("chat", 9200, 0.39, 2.4), *traffic("docs", 2100, 0.2, 0.6)),
         upstreams=(UpstreamRow(name="quick", kind="simulated"),),
         machines=tuple(MachineRow(worker, 7200.0, 0.31, 2.0, 0.0, 182_000_000, 0.0, None, spread(0.001, 0.004),
                                   spread(0.0004, 0.002), 412, 65_536) for worker in (0, 1)),
@@ -124,21 +126,32 @@ class ViewsRig:
         return web.Response(body=msgspec.json.encode(body), content_type="application/json")
 
 
-async def ask(client: aiohttp.ClientSession, url: str, model: str, text: str, **headers: str) -> str:
+JOBS = {"object": "list", "has_more": False, "queues": [], "data": [
+    {"id": "job_1", "status": "running", "model": "chat", "tenant": "shop", "created_at": 1_790_000_000, "attempts": 1},
+    {"id": "job_2", "status": "dead", "model": HOSTILE, "created_at": 1_790_000_000, "attempts": 3, "why": "workers died"}]}
+
+
+async def send_jobs(_: web.Request) -> web.Response:
+    """The gateway of these tests has no store of jobs."""
+    return web.json_response(JOBS)
+
+
+async def stream_answer(client: aiohttp.ClientSession, url: str, model: str, text: str) -> str:
     """One streamed request, read to its end: its id."""
-    body: dict[str, Any] = {"model": model, "stream": True, "max_tokens": 60, "messages": [{"role": "user", "content": text}]}
-    async with client.post(f"{url}/v1/chat/completions", json=body, headers=headers) as answer:
+    body: dict[str, Any] = {"model": model, "stream": True, "max_tokens": 60,
+                            "messages": [{"role": "user", "content": text}]}
+    async with client.post(f"{url}/v1/chat/completions", json=body) as answer:
         await answer.read()
         return answer.headers["x-request-id"]
 
 
 async def send_traffic(rig: ViewsRig, client: aiohttp.ClientSession) -> None:
     """Some requests of each kind."""
-    plain = await asyncio.gather(*[ask(client, rig.url, "chat", f"question {n}") for n in range(12)])
-    rig.ids = {"plain": plain[0], "hedged": await ask(client, rig.url, "hedged", "race")}
+    plain = await asyncio.gather(*[stream_answer(client, rig.url, "chat", f"question {n}") for n in range(12)])
+    rig.ids = {"plain": plain[0], "hedged": await stream_answer(client, rig.url, "hedged", "race")}
     for name in ("docs", "retried", "failing", HOSTILE):
-        rig.ids[name] = await ask(client, rig.url, name, "a question that is asked twice")
-    rig.ids["cached"] = await ask(client, rig.url, "docs", "a question that is asked twice")
+        rig.ids[name] = await stream_answer(client, rig.url, name, "a question that is asked twice")
+    rig.ids["cached"] = await stream_answer(client, rig.url, "docs", "a question that is asked twice")
 
 
 @asynccontextmanager
@@ -163,6 +176,7 @@ async def open_views(settings: str = SETTINGS, *, has_traffic: bool = True) -> A
         app.router.add_get("/admin/live/history", feed.history)
         app.router.add_get("/admin/snapshot", rig.send_snapshot)
         app.router.add_get("/admin/findings", rig.send_findings)
+        app.router.add_get("/admin/jobs", send_jobs)
         app.router.add_route("*", "/{rest:.*}", forward)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
