@@ -29,6 +29,7 @@ from tests.flow.socket_rig import gateway
 from tests.server.ui_rig import UiRig
 
 HOSTILE = "<img/src=x/onerror=window.hurt=1>"
+HARMLESS = "summaries"
 PLANTED_SECRETS = ("planted-key-of-a-provider", "planted-header")
 SETTINGS = f"""\
 upstreams:
@@ -67,27 +68,29 @@ def traffic(route: str, n: int, p50: float, p99: float) -> list[TrafficRow]:
         TrafficRow(route=route, upstream="quick", window_s=3600.0, n=n, n_input_tokens=n * 900, n_cached_tokens=n * 400)]
 
 
-FINDINGS = [
-    Finding("latency.spread", "act", FindingSite(route="chat", upstream="slow"),
-            "p99 of the first token is 6.1 times p50: 2.40 s against 0.39 s.",
-            "One upstream of the route answers 4 times slower than the other, and half of the requests go there.",
-            (Evidence("p99 of the first token", 2.4, "s", 300.0, "/admin/snapshot"),
-             Evidence("p50 of the first token", 0.39, "s", 300.0, "/admin/snapshot"),
-             Evidence("share of requests at slow", 0.48, "ratio", 300.0, "stayfast_requests_total")),
-            (SettingsChange("A second attempt after the usual p95 of 0.9 s: p99 about 1.1 s.",
-                            "routes:\n  chat:\n    hedge: {mode: auto}\n", "estimated", 1.3),),
-            "stayfast requests --slowest --route chat", time.time() - 2520),
-    Finding("load.queue", "warn", FindingSite(route="chat"), "Requests wait 120 ms for a slot at slow.",
-            "The limit of slow fell because it answers slowly.", hidden_by="latency.spread"),
-    Finding("prompt.moving_prefix", "warn", FindingSite(route=HOSTILE), f"The first 40 tokens of {HOSTILE} change.",
-            "A time stamp is part of the system prompt.",
-            (Evidence("tokens that cannot be cached", 812.0, "tokens", 3600.0),),
-            (SettingsChange("Move the time to the last message."),), "The share of cached tokens rises above 60 %."),
-]
+def plant_findings(name: str) -> list[Finding]:
+    """Two causes, one of them with a consequence. name: of a route."""
+    return [
+        Finding("latency.spread", "act", FindingSite(route="chat", upstream="slow"),
+                "p99 of the first token is 6.1 times p50: 2.40 s against 0.39 s.",
+                "One upstream of the route answers 4 times slower than the other, and half of the requests go there.",
+                (Evidence("p99 of the first token", 2.4, "s", 300.0, "/admin/snapshot"),
+                 Evidence("p50 of the first token", 0.39, "s", 300.0, "/admin/snapshot"),
+                 Evidence("share of requests at slow", 0.48, "ratio", 300.0, "stayfast_requests_total")),
+                (SettingsChange("A second attempt after the usual p95 of 0.9 s: p99 about 1.1 s.",
+                                "routes:\n  chat:\n    hedge: {mode: auto}\n", "estimated", 1.3),),
+                "stayfast requests --slowest --route chat", time.time() - 2520),
+        Finding("load.queue", "warn", FindingSite(route="chat"), "Requests wait 120 ms for a slot at slow.",
+                "The limit of slow fell because it answers slowly.", hidden_by="latency.spread"),
+        Finding("prompt.moving_prefix", "warn", FindingSite(route=name), f"The first 40 tokens of {name} change.",
+                "A time stamp is part of the system prompt.",
+                (Evidence("tokens that cannot be cached", 812.0, "tokens", 3600.0),),
+                (SettingsChange("Move the time to the last message."),), "The share of cached tokens rises above 60 %."),
+    ]
 
 
-def plant_snapshot() -> Snapshot:
-    """Figures for every view."""
+def plant_snapshot(name: str) -> Snapshot:
+    """Figures for every view. name: of a tenant."""
     return Snapshot(
         time.time(), "gw-1", "0.1.0", n_workers=2,
         traffic=(*traffic("chat", 9200, 0.39, 2.4), *traffic("docs", 2100, 0.2, 0.6)),
@@ -99,7 +102,7 @@ def plant_snapshot() -> Snapshot:
         caches=(CacheRow("docs", "semantic", 2100, 610, 320, 14, 22, 1820, 9_200_000, 0, 4.81, 840.0, "live", 0.008),),
         tenants=(TenantRow("shop", "paid", 5100, 3, 12, 8_200_000, 4.2, 6, 1, spread(0.4, 1.9), spread(800, 5200),
                            {"requests a minute": 0.22, "tokens a minute": 0.61}),
-                 TenantRow(HOSTILE, "", 240, n_tokens=90_000)),
+                 TenantRow(name, "", 240, n_tokens=90_000)),
         jobs=(JobRow("chat", 1200, 16, 40, 310.0, 0.0, {"completed": 4100, "failed": 3}, spread(40, 300), spread(1.2, 8.0),
                      spread(900, 1300, 9), 0.18),),
         fleet=(FleetRow("gw-1", "0.1.0", 1.0),))
@@ -111,8 +114,9 @@ class ViewsRig:
 
     url: str = ""
     ids: dict[str, str] = field(default_factory=dict)
-    snapshot: Snapshot = field(default_factory=plant_snapshot)
-    findings: list[Finding] = field(default_factory=lambda: list(FINDINGS))
+    last: str = HOSTILE  # the last route's name
+    snapshot: Snapshot = field(default_factory=lambda: plant_snapshot(HOSTILE))
+    findings: list[Finding] = field(default_factory=lambda: plant_findings(HOSTILE))
     is_absent: bool = False  # /admin/snapshot and /admin/findings answer 503
 
     async def send_snapshot(self, _: web.Request) -> web.Response:
@@ -121,7 +125,7 @@ class ViewsRig:
         return web.Response(body=msgspec.json.encode(self.snapshot), content_type="application/json")
 
     async def send_findings(self, _: web.Request) -> web.Response:
-        checks = [{"id": finding.id, "title": finding.because} for finding in FINDINGS]
+        checks = [{"id": finding.id, "title": finding.because} for finding in plant_findings(self.last)]
         body = {"at": time.time(), "n_requests": 9200, "checks": checks, "findings": self.findings}
         return web.Response(body=msgspec.json.encode(body), content_type="application/json")
 
@@ -149,16 +153,18 @@ async def send_traffic(rig: ViewsRig, client: aiohttp.ClientSession) -> None:
     """Some requests of each kind."""
     plain = await asyncio.gather(*[stream_answer(client, rig.url, "chat", f"question {n}") for n in range(12)])
     rig.ids = {"plain": plain[0], "hedged": await stream_answer(client, rig.url, "hedged", "race")}
-    for name in ("docs", "retried", "failing", HOSTILE):
+    for name in ("docs", "retried", "failing", rig.last):
         rig.ids[name] = await stream_answer(client, rig.url, name, "a question that is asked twice")
     rig.ids["cached"] = await stream_answer(client, rig.url, "docs", "a question that is asked twice")
 
 
 @asynccontextmanager
-async def open_views(settings: str = SETTINGS, *, has_traffic: bool = True) -> AsyncIterator[ViewsRig]:
-    """The gateway, its traffic, and the address of the page."""
+async def open_views(settings: str = SETTINGS, *, has_traffic: bool = True, is_hostile: bool = True
+                     ) -> AsyncIterator[ViewsRig]:
+    """The gateway, its traffic, and the address of the page. is_hostile: some names are markup."""
     feed = UiRig()
-    async with gateway(settings) as (_, port), aiohttp.ClientSession(auto_decompress=False) as client:
+    name = HOSTILE if is_hostile else HARMLESS
+    async with gateway(settings.replace(HOSTILE, name)) as (_, port), aiohttp.ClientSession(auto_decompress=False) as client:
 
         async def forward(request: web.Request) -> web.Response:
             address = f"http://127.0.0.1:{port}{request.raw_path}"
@@ -171,7 +177,7 @@ async def open_views(settings: str = SETTINGS, *, has_traffic: bool = True) -> A
                         made.headers.add(name, value)
                 return made
 
-        rig, app = ViewsRig(), web.Application()
+        rig, app = ViewsRig(last=name, snapshot=plant_snapshot(name), findings=plant_findings(name)), web.Application()
         app.router.add_get("/admin/live", feed.live)
         app.router.add_get("/admin/live/history", feed.history)
         app.router.add_get("/admin/snapshot", rig.send_snapshot)
