@@ -6,8 +6,9 @@ import re
 import shutil
 import signal
 from base64 import b64decode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -75,18 +76,28 @@ async def _browser(folder: Path) -> AsyncIterator[str]:
 class Tab:
     """One tab. `console`: what the page and the browser wrote on its console, exceptions and violated policies included."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, ids: Iterator[int] | None = None) -> None:
         self._socket = socket
+        self._ids = ids if ids is not None else count(1)
         self._session: dict[str, str] = {}
-        self._n_calls = 0
         self.console: list[str] = []
 
-    async def attach(self) -> None:
-        [tab] = [one for one in (await self._call("Target.getTargets"))["targetInfos"] if one["type"] == "page"]
-        attached = await self._call("Target.attachToTarget", targetId=tab["targetId"], flatten=True)
+    async def attach(self, target: str | None = None) -> None:
+        """Take over a tab: the only one without `target`."""
+        if target is None:
+            [tab] = [one for one in (await self._call("Target.getTargets"))["targetInfos"] if one["type"] == "page"]
+            target = tab["targetId"]
+        attached = await self._call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = {"sessionId": attached["sessionId"]}
         for domain in ("Runtime", "Log", "Page", "Network"):
             await self._call(f"{domain}.enable")
+
+    async def open_other(self, url: str) -> "Tab":
+        """Another tab of the same browser, which shares this one's connection: use one at a time."""
+        made = await self._call("Target.createTarget", url=url)
+        other = Tab(self._socket, self._ids)
+        await other.attach(made["targetId"])
+        return other
 
     async def open(self, url: str, until: str) -> None:
         """Go to a page, and wait until the JavaScript expression holds in it."""
@@ -125,10 +136,12 @@ class Tab:
         return b64decode((await self._call("Page.captureScreenshot", format="png"))["data"])
 
     async def _call(self, method: str, **parameters: object) -> Any:
-        self._n_calls += 1
-        await self._socket.send_json({"id": self._n_calls, "method": method, "params": parameters} | self._session)
-        while (heard := await self._socket.receive_json()).get("id") != self._n_calls:
-            self._note(heard)
+        number = next(self._ids)
+        session = {} if method.startswith("Target.") else self._session
+        await self._socket.send_json({"id": number, "method": method, "params": parameters} | session)
+        while (heard := await self._socket.receive_json()).get("id") != number:
+            if not self._session or heard.get("sessionId") == self._session["sessionId"]:
+                self._note(heard)
         assert "error" not in heard, heard
         return heard["result"]
 

@@ -68,16 +68,17 @@ class InventedTraffic:
 
     def __init__(self, seed: int = 1) -> None:
         self._rng = Random(seed)
-        self._n = 0
+        self.n_frames = 0
         self._minute: dict[str, deque[float]] = {name: deque(maxlen=int(rate * 60) + 1) for name, rate, *_ in self.ROUTES}
 
     def next(self, at: float, slot_s: float = 1.0) -> LiveFrame:
-        self._n += 1
+        self.n_frames += 1
         slow = 3.0 if (at / 60) % 4 > 3 else 1.0
         routes = tuple(self._route(one, slow, slot_s) for one in self.ROUTES)
         return LiveFrame(
-            at=at, n=self._n, gateway="gw-1", stayfast="0.1.0", n_workers=2, uptime_s=7260.0 + self._n, cpu_ratio=0.31,
-            loop_lag_p99_s=0.004, rss_bytes=182_000_000, jobs_queued=12, jobs_running=2, routes=routes,
+            at=at, n=self.n_frames, gateway="gw-1", stayfast="0.1.0", n_workers=2, cpu_ratio=0.31,
+            uptime_s=7260.0 + self.n_frames, loop_lag_p99_s=0.004, rss_bytes=182_000_000, jobs_queued=12,
+            jobs_running=2, routes=routes,
             upstreams=tuple(self._upstream(name, number, slow) for number, name in enumerate(self.UPSTREAMS)),
             findings=self._findings(at, slow))
 

@@ -38,6 +38,7 @@ from stayfast.settings import (
     read_environment,
     read_settings_file,
 )
+from stayfast.settings.effective import SettingsReport, settings_as_yaml
 from stayfast.turns.function import file_state
 from stayfast.workers.channels import ParentChannel, WorkerPeers, runtime_directory
 from stayfast.workers.supervisor import (
@@ -100,6 +101,9 @@ def check(arguments: argparse.Namespace) -> int:
     if wrong := find_unusable_files(settings):
         print_message("\n".join(f"{source.name}: {one}" for one in wrong))
         return 1
+    if arguments.effective:
+        sys.stdout.write(settings_as_yaml(SettingsReport(settings).read()))
+        return 0
     sys.stdout.write("\n".join((_summarize(settings), *prefix_rules(settings))) + "\n")
     _print_warnings(source, settings)
     if why := explain_missing_packages(settings):

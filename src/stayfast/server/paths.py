@@ -11,11 +11,12 @@ HEALTH = frozenset(("/livez", "/readyz", "/healthz", "/health"))
 OPEN_PATHS = HEALTH | {"/", "/openapi.json"}
 REQUESTS = "/admin/requests"
 STATE = "/debug/state"
+SETTINGS = "/admin/settings"
 METRICS = "/metrics"
 CACHE = "/admin/cache"
 GATEWAYS = "/admin/gateways"
 MAX_LISTED = 1000  # requests in one response
-_OTHER_PATHS = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE, GATEWAYS}
+_OTHER_PATHS = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE, GATEWAYS, SETTINGS}
 _READ_METHODS = ("GET", "HEAD")
 RETRY_WHEN_DRAINING_S = 1.0
 

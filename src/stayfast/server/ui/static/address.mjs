@@ -2,7 +2,8 @@
 // A copied address shows the same view; back and forward work.
 import { useEffect, useState } from "./lib.mjs";
 
-export const DEFAULTS = { view: "now", route: "", upstream: "", window: "900", paused: "", request: "", sort: "", q: "", tab: "" };
+export const DEFAULTS = { view: "now", route: "", upstream: "", window: "900", paused: "", request: "", sort: "", q: "", tab: "",
+  outcome: "" };
 
 /** The state of an address's hash. Unknown names are ignored. */
 export function readAddress(hash = location.hash) {

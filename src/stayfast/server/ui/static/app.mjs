@@ -71,9 +71,9 @@ function Header({ address, frame, user, theme, onTheme, filter, onSignOut }) {
       <button type="button" onClick=${onTheme} title="Theme (t)" aria-label=${`Theme: ${theme}`}>◐ ${theme}</button>
       ${user && html`<button type="button" onClick=${onSignOut}>sign out ${user}</button>`}
     </div>
-    <p class="about">${frame ? html`${frame.gateway || "gateway"} · ${frame.stayfast} · up ${seconds(frame.uptime_s ?? 0)} ·
-      ${frame.n_workers ?? 1} ${(frame.n_workers ?? 1) === 1 ? "worker" : "workers"} · ` : ""}<time>${
-      frame ? clock(frame.at) : clock(Date.now() / 1000)}</time> ${zone()}</p>
+    <p class="about">${frame ? [frame.gateway || "gateway", frame.stayfast, `up ${seconds(frame.uptime_s ?? 0)}`,
+      `${frame.n_workers ?? 1} ${(frame.n_workers ?? 1) === 1 ? "worker" : "workers"}`, `${clock(frame.at)} ${zone()}`].join(" · ")
+      : zone()}</p>
   </header>`;
 }
 
@@ -82,15 +82,14 @@ function Banners({ live, address, frame }) {
   const findings = frame?.findings ?? [];
   const loudest = findings.find((finding) => finding.severity === "act");
   return html`<div class="banners">
-    <div role="status">${silence > 0 && html`<p class="banner bad"><${State} state="bad">No data for ${Math.floor(silence)} s<//>:
-      ${live.problem || "waiting for the first frame"}. ${frame && !address.paused ? "The figures below are old." : ""} Connecting again.</p>`}
+    <div>${silence > 0 && html`<p class="banner bad" id="no-data"><${State} state="bad">No data for ${silence < 120 ? `${Math.floor(silence)} s` : seconds(silence)}<//>: ${
+      live.problem || "waiting for a frame"}. ${frame && !address.paused ? "The figures below are old. " : ""}Connecting again.</p>`}
       ${address.paused === "1" && html`<p class="banner">Paused${frame ? ` at ${clock(frame.at)} ${zone()}` : ""}.
         <button type="button" onClick=${() => go({ paused: "" })}>Resume (p)</button></p>`}
       ${frame?.is_draining && html`<p class="banner warn"><${State} state="warn">This gateway is shutting down.<//></p>`}
       ${frame?.n_silent_workers > 0 && html`<p class="banner warn"><${State} state="warn">${frame.n_silent_workers} of ${frame.n_workers}
         workers did not answer: their figures are missing.<//></p>`}</div>
-    <div aria-live="polite">${loudest && html`<p class="banner act"><${State} state=${stateOfSeverity(loudest.severity)}>${loudest.where}<//>:
-      ${loudest.summary} <a href=${hrefOf({ view: "doctor", tab: loudest.id })}>what to do</a></p>`}</div></div>`;
+    <div aria-live="polite">${silence > 0 && html`<span class="hidden">The gateway sends no data.</span>`}${loudest && html`<p class="banner act"><${State} state=${stateOfSeverity(loudest.severity)}>${loudest.where}<//>: ${loudest.summary} <a href=${hrefOf({ view: "doctor", tab: loudest.id })}>what to do</a></p>`}</div></div>`;
 }
 
 function Help({ onClose }) {
@@ -178,6 +177,12 @@ function Page({ live, user, onSignOut }) {
 function App() {
   const [session, setSession] = useState(null);
   const [live, setLive] = useState(null);
+  const [n, setShown] = useState(0); // how often the browser has taken the page out of its cache
+  useEffect(() => {
+    const show = (event) => event.persisted && setShown((old) => old + 1);
+    addEventListener("pageshow", show);
+    return () => removeEventListener("pageshow", show);
+  }, []);
   const read = async () => {
     const { data } = await readJson("/ui/session");
     setSession(data ?? { signed_in: true, user: null }); // unreachable: the banner of the page explains it
@@ -187,14 +192,17 @@ function App() {
     if (!session?.signed_in) return undefined;
     const made = new Live();
     const leave = made.subscribe(() => made.needsSignIn && session.needs_key && read());
+    const hide = () => made.stop(); // a page in the browser's cache must not hold the stream of all tabs
+    addEventListener("pagehide", hide);
     setLive(made);
     made.start();
     return () => {
+      removeEventListener("pagehide", hide);
       leave();
       made.stop();
       setLive(null);
     };
-  }, [session?.signed_in, session?.user]);
+  }, [session?.signed_in, session?.user, n]);
   const signOut = async () => {
     await fetch(endpoint("/ui/logout"), { method: "POST" }).catch(() => null);
     read();

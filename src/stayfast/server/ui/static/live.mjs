@@ -3,12 +3,15 @@
 // HTTP/1.1 permits six connections to a host, so the tabs share one: the tab that holds a lock reads the stream and sends each
 // frame to the others by a BroadcastChannel; when it closes, the next tab gets the lock. Without locks (an insecure origin
 // other than localhost) each tab reads its own stream.
+import { mergeFrames, slotOf } from "./figures.mjs";
 import { endpoint } from "./lib.mjs";
 
 export const STALE_S = 3;
 const SILENT_S = 10; // a dead network sends no end: reconnect
 const BACKOFF_S = [0.5, 1, 2, 4, 8, 15];
-const HELD = 1900; // frames, at one a second: the longest window and some
+const WHOLE_S = 30; // younger frames are held whole, older ones are merged into slots of 5 s
+const HELD_S = 1900;
+const ALONE_S = 12; // without a frame from the tab that reads the stream: read it here
 
 /** Parses a stream of server-sent events. `feed(text)` returns the events that are whole: {event, id, data}. */
 export function makeParser() {
@@ -52,7 +55,10 @@ export class Live {
     this.isStopped = false;
     this.lastId = "";
     this.abort = null;
+    this.ended = new AbortController();
+    this.watch = null;
     this.channel = null;
+    this.running = null;
   }
 
   subscribe(listener) {
@@ -70,11 +76,13 @@ export class Live {
     this.openedAt = this.now();
     if ("BroadcastChannel" in globalThis) {
       this.channel = new BroadcastChannel(`stayfast-live ${endpoint("/admin/live")}`);
-      this.channel.onmessage = ({ data }) => (data.frame ? this.take(data.frame) : this.fail(data.problem));
+      this.channel.onmessage = ({ data }) => (data.frame ? this.take(data.frame) : this.fail(data));
     }
     this.loadHistory();
     if (this.channel && navigator.locks) {
-      navigator.locks.request(`stayfast-live ${endpoint("/admin/live")}`, () => this.run()).catch(() => this.run());
+      const options = { signal: this.ended.signal };
+      navigator.locks.request(`stayfast-live ${endpoint("/admin/live")}`, options, () => this.run()).catch(() => {});
+      this.watch = setInterval(() => this.silence() > ALONE_S && this.run(), 5000);
     } else {
       this.channel = null;
       this.run();
@@ -83,6 +91,8 @@ export class Live {
 
   stop() {
     this.isStopped = true;
+    this.ended.abort();
+    clearInterval(this.watch);
     this.abort?.abort();
     this.channel?.close();
   }
@@ -100,7 +110,13 @@ export class Live {
     } catch { /* the stream reports what is wrong */ }
   }
 
-  async run() {
+  /** Read the stream until `stop`; once, however often it is called. */
+  run() {
+    this.running ??= this.readAgain().finally(() => { this.running = null; });
+    return this.running;
+  }
+
+  async readAgain() {
     for (let failures = 0; !this.isStopped;) {
       const before = this.receivedAt;
       await this.read();
@@ -118,8 +134,8 @@ export class Live {
       const headers = { accept: "text/event-stream", ...(this.lastId ? { "last-event-id": this.lastId } : {}) };
       const answer = await this.fetcher(endpoint("/admin/live"), { headers, signal: abort.signal, cache: "no-store" });
       if (!answer.ok) {
-        this.needsSignIn = answer.status === 401 || answer.status === 403;
-        this.share({ problem: `the gateway answers ${answer.status} to /admin/live` });
+        this.share({ problem: `the gateway answers ${answer.status} to /admin/live`,
+          needsSignIn: answer.status === 401 || answer.status === 403 });
         return;
       }
       const parser = makeParser(), decoder = new TextDecoder();
@@ -144,22 +160,41 @@ export class Live {
   share(message) {
     this.channel?.postMessage(message);
     if (message.frame) this.take(message.frame);
-    else this.fail(message.problem);
+    else this.fail(message);
   }
 
-  fail(problem) {
+  fail({ problem, needsSignIn = false }) {
     this.problem = problem;
+    this.needsSignIn = needsSignIn;
     this.notify();
   }
 
   take(frame) {
     if (this.frame && frame.gateway === this.frame.gateway && frame.at <= this.frame.at && !this.frame.slot_s) return;
     this.frame = frame;
+    this.lastId = String(frame.n);
     this.frames.push(frame);
-    if (this.frames.length > HELD) this.frames.splice(0, this.frames.length - HELD);
+    this.compact(frame.at);
     this.receivedAt = this.now();
     this.problem = "";
     this.notify();
+  }
+
+  /** Merge the frames of each past slot into one, and drop the oldest. */
+  compact(now) {
+    const young = this.frames.findIndex((frame) => frame.at > now - WHOLE_S && !frame.slot_s);
+    if (young > 0 && !this.frames[young - 1].slot_s) {
+      const first = this.frames.findIndex((frame) => !frame.slot_s), old = this.frames.slice(first, young);
+      const last = slotOf(this.frames[young]); // its slot is not over yet
+      const slots = new Map();
+      for (const frame of old) {
+        if (slotOf(frame) < last) slots.set(slotOf(frame), [...(slots.get(slotOf(frame)) ?? []), frame]);
+      }
+      const n = [...slots.values()].reduce((total, each) => total + each.length, 0);
+      this.frames.splice(first, n, ...[...slots.values()].map(mergeFrames));
+    }
+    const drop = this.frames.findIndex((frame) => frame.at > now - HELD_S);
+    if (drop > 0) this.frames.splice(0, drop);
   }
 
   notify() {

@@ -41,9 +41,9 @@ export const stateOfSeverity = (severity) => ({ act: "bad", warn: "warn", info: 
 
 /**
  * A table. columns: [{id, title, unit, align, render(row), value(row)}]; rows: objects; keyOf(row); onSelect(row): Enter or a
- * click; selected: a key. Sorted by the parent. The first column is the row's header. Its rows can be walked with j and k.
+ * click; onHover(row); selected: a key. Sorted by the parent. The first column is the row's header. Its rows can be walked with j and k.
  */
-export function Table({ columns, rows, keyOf, onSelect, selected, caption, empty }) {
+export function Table({ columns, rows, keyOf, onSelect, onHover, selected, caption, empty }) {
   if (!rows.length) return empty ?? null;
   const act = (event, row) => {
     if (event.target.closest("a, button")) return;
@@ -57,7 +57,8 @@ export function Table({ columns, rows, keyOf, onSelect, selected, caption, empty
     <thead><tr>${columns.map((column) => html`<th key=${column.id} scope="col" class=${column.align ?? ""}>${column.title}
       ${column.unit && html` <span class="unit">${column.unit}</span>`}</th>`)}</tr></thead>
     <tbody>${rows.map((row) => html`<tr key=${keyOf(row)} data-row=${keyOf(row)} tabindex=${onSelect ? 0 : undefined}
-        class=${keyOf(row) === selected ? "selected" : ""} aria-selected=${onSelect ? keyOf(row) === selected : undefined}
+        class=${keyOf(row) === selected ? "selected" : ""} aria-current=${keyOf(row) === selected ? "true" : undefined}
+        onMouseEnter=${onHover && (() => onHover(row))}
         onClick=${onSelect && ((event) => act(event, row))} onKeyDown=${onSelect && ((event) => act(event, row))}>
       ${columns.map((column, at) => at === 0
         ? html`<th key=${column.id} scope="row">${column.render(row)}</th>`
@@ -82,6 +83,26 @@ export function Sparkline({ values, width = 120, height = 28 }) {
   });
   return html`<svg class="spark" viewBox=${`0 0 ${width} ${height}`} preserveAspectRatio="none" aria-hidden="true">
     <path d=${path} /></svg>`;
+}
+
+/** The figures behind a chart, as a table and as CSV. columns: [{title, of(row)}]; the newest row is first in the table. */
+export function Figures({ name, columns, rows }) {
+  const [isOpen, setOpen] = useState(false);
+  const save = () => {
+    const quote = (value) => `"${String(value ?? "").replaceAll('"', '""')}"`;
+    const lines = [columns.map((column) => quote(column.title)), ...rows.map((row) => columns.map((column) => quote(column.of(row))))];
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([lines.map((line) => line.join(",")).join("\r\n")], { type: "text/csv" }));
+    link.download = `stayfast-${name}.csv`;
+    link.click();
+    URL.revokeObjectURL(link.href);
+  };
+  return html`<details class="figures" onToggle=${(event) => setOpen(event.target.open)}><summary>Table</summary>
+    ${isOpen && html`<button type="button" onClick=${save}>save as CSV</button>
+      <div class="scroll low" tabindex="0" role="region" aria-label=${`Table of ${name}`}><table>
+      <thead><tr>${columns.map((column) => html`<th scope="col">${column.title}</th>`)}</tr></thead>
+      <tbody>${[...rows].reverse().map((row) => html`<tr>${columns.map((column) => html`<td>${column.of(row)}</td>`)}</tr>`)}
+      </tbody></table></div>`}</details>`;
 }
 
 /** Read a JSON endpoint. Returns {data, error, status}. */
