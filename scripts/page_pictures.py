@@ -32,12 +32,12 @@ class Shot(NamedTuple):
 
 
 SHOTS: Mapping[str, Shot] = MappingProxyType({
-    "page-now": Shot("now", "document.querySelectorAll('main table').length >= 2", height=860),
+    "page-now": Shot("now?window=300", "document.querySelectorAll('main table').length >= 2", height=820),
     "page-request": Shot("requests?request={hedged}", "document.querySelector('.waterfall svg')"),
     "page-stages": Shot("stages", "document.querySelector('main a.chip')", "dark", height=640),
     "page-doctor": Shot("doctor", "document.querySelector('article table')", height=740),
     "page-settings": Shot("settings", "document.querySelector('main table')", "dark", height=520),
-    "page-now-phone": Shot("now", "document.querySelectorAll('main table').length >= 2", "dark", 390, 844),
+    "page-now-phone": Shot("now?window=300", "document.querySelectorAll('main table').length >= 2", "dark", 390, 844),
     "page-request-phone": Shot("requests?request={hedged}", "document.querySelector('.waterfall svg')", "light", 390, 844),
 })
 
