@@ -91,6 +91,7 @@ class Settle:
             cache_key=record.cache_key,
             params=read_sampling_params(request) if trace is not None and trace.is_sampled and trace.span_id else None,
             role=arrival.role,
+            is_client_retry=bool(arrival.headers) and arrival.is_sdk_retry,
         ))
 
 
