@@ -22,6 +22,7 @@ from stayfast.pipeline.stages.admit.admission import Admission, Admit
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.resilience.stall import TokenFlow
 from stayfast.settings import Settings
+from stayfast.settings.effective import SettingsReport
 from stayfast.turns.served import ServedTurn
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 from stayfast.workers.fleet.quota_leases import QuotaLeases
@@ -40,7 +41,7 @@ class Running:
     flows: Mapping[str, TokenFlow]  # of upstreams with an alternative, by name
     peers: Mapping[str, Peer]  # network addresses of upstreams, by name
     leases: QuotaLeases | None = None  # None: no other gateway shares the quotas
-    settings: Settings | None = None  # None: in a laboratory
+    effective: SettingsReport | None = None  # None: in a laboratory
 
 
 class CurrentSystem:
@@ -80,7 +81,12 @@ class CurrentSystem:
 
     def settings(self) -> Settings | None:
         """None: no system runs yet."""
-        return self._running.settings if self._running is not None else None
+        effective = self.effective()
+        return effective.origin if effective is not None else None
+
+    def effective(self) -> SettingsReport | None:
+        """None: no system runs yet."""
+        return self._running.effective if self._running is not None else None
 
     def first_token_promise(self, route: str) -> tuple[float, float] | None:
         """Seconds to the first token that a route promises, and the promised share; None: no promise."""

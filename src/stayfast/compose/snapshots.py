@@ -6,7 +6,7 @@ workers fetch them from it. Nothing here is on the path of a request, and no ste
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from math import inf
 from typing import Any
 
@@ -17,11 +17,19 @@ from stayfast.compose.current import CurrentSystem
 from stayfast.compose.routes import models_requested
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Shed
-from stayfast.core.findings import Finding
-from stayfast.core.snapshot import LiveFrame, Snapshot, TrafficRow
-from stayfast.observe.snapshot.builder import cache_rows, sums_with_open, traffic_in_steps, upstream_rows
-from stayfast.observe.snapshot.frames import Span, encode_frame_json, live_routes, live_upstreams, round_figures
+from stayfast.core.snapshot import LiveFinding, LiveFrame, Snapshot, TrafficRow
+from stayfast.observe.snapshot.builder import cache_rows, job_rows, sums_with_open, upstream_rows
+from stayfast.observe.snapshot.frames import (
+    MAX_FINDINGS,
+    Span,
+    encode_frame_json,
+    live_routes,
+    live_upstreams,
+    round_figures,
+    shorten,
+)
 from stayfast.observe.snapshot.parts import SeriesKey, TrafficPart, merge_parts
+from stayfast.observe.snapshot.rows import rows_in_steps
 from stayfast.observe.snapshot.traffic import SLOT_S, ClosedSlot, TrafficSink
 from stayfast.observe.snapshot.windows import TrafficWindows, merge_slots
 from stayfast.observe.snapshot.worker_part import (
@@ -32,6 +40,7 @@ from stayfast.observe.snapshot.worker_part import (
     merge_upstreams,
 )
 from stayfast.pipeline.stages.admit.admission import Admission
+from stayfast.policy.findings.diagnose import diagnose, shown
 from stayfast.server.snapshot.live_feed import EncodedFrame, LiveFeed
 from stayfast.upstreams.state.upstream_state import UpstreamState
 from stayfast.workers.channels import WorkerPeers
@@ -40,9 +49,8 @@ COLLECT_DELAY_S = 0.25  # after the end of a slot: facts arrive up to 0.1 s late
 FRAME_DELAY_S, FETCH_DELAY_S = 0.02, 0.12  # after each second: when worker 0 makes a frame, when the others fetch it
 MAX_HISTORY_S = 3600.0
 MINUTE_S = 60.0
+FINDINGS_EVERY_S = 5.0
 _LATE_S = 1.0
-_FINDINGS_EVERY_S = 5.0
-Diagnose = Callable[[Snapshot], Sequence[Finding]]
 
 
 class SnapshotQuestion(msgspec.Struct, frozen=True):
@@ -105,6 +113,25 @@ class _Collected:
         self.upstreams = merge_upstreams(parts)
 
 
+class LiveFindings:
+    """What the doctor finds, every FINDINGS_EVERY_S while there are viewers."""
+
+    def __init__(self) -> None:
+        self._renewed_at = -inf
+        self._since: dict[tuple[str, str], float] = {}  # by id and place: when it was first found, of the current ones
+        self.loudest: tuple[LiveFinding, ...] = ()
+
+    def is_due(self, now: float) -> bool:
+        return now - self._renewed_at >= FINDINGS_EVERY_S
+
+    def renew(self, snapshot: Snapshot, now: float) -> None:
+        self._renewed_at = now
+        found = [(finding, (finding.id, str(finding.where))) for finding in shown(diagnose(snapshot))]
+        self._since = {place: self._since.get(place, finding.since or snapshot.at) for finding, place in found}
+        self.loudest = tuple(LiveFinding(finding.id, finding.severity, place[1], shorten(finding.summary),
+                                         self._since[place]) for finding, place in found[:MAX_FINDINGS])
+
+
 class SnapshotCollector:
     """Worker 0's view of all workers. Belongs to one loop."""
 
@@ -126,6 +153,7 @@ class SnapshotCollector:
         self._frame = EncodedFrame(0, b"")
         self._frame_second = -inf
         self._slot = int(clock.now() // SLOT_S)  # the open one, at the last collection
+        self._findings = LiveFindings()
 
     async def run(self) -> None:
         """Collect every slot, until cancelled."""
@@ -140,6 +168,9 @@ class SnapshotCollector:
         async with self._lock:
             second = self._clock.now() // 1.0
             if second != self._frame_second:
+                if self._findings.is_due(second):
+                    snapshot = await self._build(await self._collect(is_whole=True))
+                    await asyncio.to_thread(self._findings.renew, snapshot, second)
                 collected = await self._collect()
                 self._frame_second = second
                 self._frame = EncodedFrame(self._frame.n + 1, encode_frame_json(self._make_frame(
@@ -210,23 +241,26 @@ class SnapshotCollector:
             n_workers=len(collected.parts) + collected.n_silent, n_silent_workers=collected.n_silent,
             uptime_s=now - self._started_at, is_draining=any(part.is_draining for part in collected.parts),
             routes=tuple(live_routes(span, self._current.first_token_promise)),
-            upstreams=tuple(live_upstreams(span, collected.upstreams, {})))
+            upstreams=tuple(live_upstreams(span, collected.upstreams, {})), findings=self._findings.loudest)
 
     async def _build(self, collected: _Collected) -> Snapshot:
         settings = self._current.settings()
         sums = sums_with_open(self._windows, collected.live.open)
         traffic: list[TrafficRow] = []
-        await run_in_steps(traffic_in_steps(sums, traffic))
+        await run_in_steps(rows_in_steps(sums.items(), traffic))
         kinds = {name: (upstream.kind, tuple(models_requested(settings, name)))
                  for name, upstream in settings.upstreams.items()} if settings is not None else {}
         modes = {name: route.cache.mode for name, route in settings.routes.items()
                  if route.cache.mode != "off"} if settings is not None else {}
         caches = msgspec.json.decode(await self._read_caches())["data"] if modes else []
+        effective = self._current.effective()
+        written = effective.read() if effective is not None else None
         return Snapshot(
             self._clock.wall(), self._gateway, __version__, n_workers=len(collected.parts) + collected.n_silent,
             n_silent_workers=collected.n_silent, started_at=self._started_wall, traffic=tuple(traffic),
             upstreams=upstream_rows(collected.upstreams, sums, kinds), caches=cache_rows(caches, sums, modes),
-            n_waiting=sum(part.n_waiting for part in collected.parts))
+            jobs=job_rows(self._current.read_job_gauges()), n_waiting=sum(part.n_waiting for part in collected.parts),
+            settings=written.settings if written is not None else {}, sources=written.sources if written is not None else {})
 
 
 class Snapshots:

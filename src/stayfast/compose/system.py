@@ -7,6 +7,8 @@ from functools import partial
 from random import Random
 from typing import Literal
 
+import msgspec
+
 from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate, wrap_snapshot_message
 from stayfast.compose.assembly import assemble
 from stayfast.compose.caching import SemanticCaches, Stores, make_embedding, make_refresher, make_stores, prefix_state
@@ -54,6 +56,7 @@ from stayfast.server.config import ServerConfig
 from stayfast.server.sockets.counts import SocketCounts
 from stayfast.settings import AddedUpstream, HttpUpstream, Settings, TurnUpstreamSettings, read_environment
 from stayfast.settings import Upstream as UpstreamSettings
+from stayfast.settings.effective import SettingsReport
 from stayfast.stores.embedder import Embedders
 from stayfast.turns.function import import_turn_function
 from stayfast.turns.served import ServedTurn
@@ -153,6 +156,7 @@ class System:
     leases: QuotaLeases | None = None  # None: no other gateway shares the quotas
     refresher: PrefixRefresher | None = None  # None: no route has a budget for refreshing prompt caches
     jobs: JobService | None = None  # None: this process has none
+    effective: SettingsReport | None = None  # None: in a laboratory
     snapshots: Snapshots | None = None  # None: in a laboratory
 
     @property
@@ -179,6 +183,10 @@ class System:
         routes = gateway.router.routes
         return state_report(self.registry, routes, gateway.admit, prefix=prefix_state(routes, now),
                             fleet=quota_state(self.leases), worker=self.together.peers.n, now=now)
+
+    def effective_settings(self) -> bytes:
+        """The effective settings and their sources, as JSON."""
+        return msgspec.json.encode((self.effective or SettingsReport(self.settings)).read())
 
     async def metrics(self) -> tuple[str, bytes]:
         return CONTENT_TYPE, await self.together.metrics() if self.settings.metrics.enabled else b""
@@ -212,11 +220,12 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
                        tier_of=tier_of(settings), idempotency=settings.idempotency, owners=observers.owners,
                        old=old.gateway if old is not None else None)
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
+    effective = SettingsReport(settings, old.effective if old is not None else None, clock.wall())
     observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()),
-                                   peer_addresses(settings), observers.leases, settings))
+                                   peer_addresses(settings), observers.leases, effective))
     return System(settings, gateway, registry, prober, observers.aggregate, open_stores, turns, embedding=embeds,
                   leases=observers.leases, refresher=make_refresher(named, registry, clock, sink), jobs=jobs,
-                  snapshots=observers.snapshots)
+                  effective=effective, snapshots=observers.snapshots)
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,

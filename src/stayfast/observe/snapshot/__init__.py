@@ -1,1 +1,1 @@
-"""What the gateway does now and did in the last hour: windows of traffic, snapshots, frames, and their ring on disk."""
+"""What one worker observes of itself and its traffic, and how the parts of all workers make a Snapshot."""

@@ -1,12 +1,12 @@
 """From the parts of all workers to one snapshot."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from stayfast.core.snapshot import CacheRow, TrafficRow, UpstreamRow
+from stayfast.core.snapshot import CacheRow, JobRow, UpstreamRow
 from stayfast.core.types import FROM_CACHE
 from stayfast.observe.snapshot.parts import SeriesKey, TrafficPart, merge_parts, spread_of
-from stayfast.observe.snapshot.rows import Sums, is_empty, rows_in_steps
+from stayfast.observe.snapshot.rows import Sums, is_empty
 from stayfast.observe.snapshot.windows import TrafficWindows
 from stayfast.observe.snapshot.worker_part import UpstreamPart
 
@@ -22,10 +22,6 @@ def sums_with_open(windows: TrafficWindows, open_parts: Mapping[SeriesKey, Traff
             before = sums.get(key, (TrafficPart(), TrafficPart(), TrafficPart()))
             sums[key] = tuple(merge_parts((whole, part)) for whole in before)
     return sums
-
-
-def traffic_in_steps(sums: Mapping[SeriesKey, Sums], rows: list[TrafficRow]) -> Iterator[None]:
-    yield from rows_in_steps(sums.items(), rows)
 
 
 def upstream_rows(states: Iterable[UpstreamPart], sums: Mapping[SeriesKey, Sums],
@@ -71,3 +67,13 @@ def cache_rows(caches: Iterable[Mapping[str, Any]], sums: Mapping[SeriesKey, Sum
             max(0.0, usual_s - hit_s) * n_hits if usual_s is not None and hit_s is not None else 0.0,
             str(semantic.get("state", "")), error.get("high")))
     return tuple(rows)
+
+
+def job_rows(gauges: Mapping[str, Iterable[tuple[tuple[str, ...], float]]]) -> tuple[JobRow, ...]:
+    """The queues by route, from the gauges of metrics."""
+    states = {labels: int(n) for labels, n in gauges.get("stayfast_jobs", ())}
+    oldest = dict(gauges.get("stayfast_jobs_oldest_age_seconds", ()))
+    overdue = dict(gauges.get("stayfast_jobs_overdue_seconds", ()))
+    return tuple(JobRow(route, states.get((route, "queued"), 0), states.get((route, "running"), 0),
+                        states.get((route, "deferred"), 0), oldest.get((route,), 0.0), max(0.0, overdue.get((route,), 0.0)))
+                 for route in sorted({route for route, _ in states}))

@@ -66,8 +66,8 @@ def live_upstreams(span: Span, states: Iterable[UpstreamPart], quota_left: Mappi
         n_faults = sum(part.faults.values())
         rows.append(LiveUpstream(
             state.name, rps=part.n_attempts / span.seconds, in_flight=state.in_flight, waiting=state.waiting,
-            limit=state.limit, limit_why=_shorten(state.limit_why), breaker=state.breaker,
-            why=_shorten(state.suspended_why or (state.breaker_why if state.breaker != "closed" else "")),
+            limit=state.limit, limit_why=shorten(state.limit_why), breaker=state.breaker,
+            why=shorten(state.suspended_why or (state.breaker_why if state.breaker != "closed" else "")),
             suspended_s=state.suspended_s, failed_ratio=_share(n_faults, part.n_attempts),
             ttft_s=spread_of(part.attempt_s), quota_left=quota_left.get(state.name),
             stalls_per_min=part.n_stalls * 60 / span.seconds,
@@ -186,7 +186,8 @@ def _share(n: int, n_all: int) -> float:
     return n / n_all if n_all else 0.0
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str) -> str:
+    """At most _MAX_TEXT_CHARS characters."""
     return text if len(text) <= _MAX_TEXT_CHARS else text[: _MAX_TEXT_CHARS - 3] + "..."
 
 

@@ -101,6 +101,11 @@ class TrafficPart(msgspec.Struct, omit_defaults=True):
         """A part with what a frame shows; it shares tables and times with this one."""
         return TrafficPart(**{name: getattr(self, name) for name in (*NUMBERS, *TABLES, "ttft_s", "e2e_s", "attempt_s")})
 
+    def coarse(self) -> "TrafficPart":
+        """The same with 8 buckets an octave for sampled times. It shares the rest."""
+        return msgspec.structs.replace(self, **{name: _coarsen(getattr(self, name)) for name in DETAIL_TIMES},
+                                       stages_s={stage: _coarsen(counts) for stage, counts in self.stages_s.items()})
+
     def details(self) -> "TrafficPart":
         """The rest."""
         return TrafficPart(**{name: getattr(self, name) for name in DETAILS})
@@ -121,6 +126,14 @@ def _add_counts(mine: dict[K, Any], theirs: Mapping[K, float], sign: int) -> Non
             mine[key] = total
         else:
             mine.pop(key, None)
+
+
+def _coarsen(counts: Counts) -> Counts:
+    coarse: Counts = {}
+    for bucket, n in counts.items():
+        middle = bucket // 4 * 4 + 2
+        coarse[middle] = coarse.get(middle, 0) + n
+    return coarse
 
 
 def merge_parts(parts: Iterable[TrafficPart]) -> TrafficPart:

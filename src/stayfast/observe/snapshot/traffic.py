@@ -1,8 +1,8 @@
 """Counts requests by route and upstream, in ticks of 1 s and slots of 5 s. A consumer of facts, on the path of requests.
 
 Exact: all counts, and the times to the first token and to the end. All else (stages, gaps, time per token, ...) costs three
-times as much, so busy series sample it: of the requests of one slot, request n counts only if it is a multiple of k, and
-then counts k times.
+times as much, so busy series sample it: of the requests of one slot, after request n the next k - 1 are left out, and it
+counts k times.
 
     k = 1 + n // N,  N = 512 / busy series, from 8 to 128
 
@@ -72,7 +72,8 @@ class LiveSeries(msgspec.Struct, frozen=True, omit_defaults=True):
 class _Series:
     """One route and upstream."""
 
-    __slots__ = ("last_heat", "last_n", "n_tick", "part", "promise_s", "route", "tick", "upstream", "window")
+    __slots__ = ("last_heat", "last_n", "n_tick", "next_detailed", "part", "promise_s", "route", "tick", "upstream",
+                 "window")
 
     def __init__(self, route: str, upstream: str, promise_s: float) -> None:
         self.route = route
@@ -83,6 +84,7 @@ class _Series:
         self.n_tick = 0
         self.last_heat: Counts = {}  # of the tick before
         self.last_n = 0
+        self.next_detailed = 0  # number of the next request of the slot whose details count
         self.window = Window()  # times to the first token of an hour
 
     def count_times(self, facts: list[RequestDone]) -> None:
@@ -116,7 +118,7 @@ class _Series:
         part = self.part
         if not part.n and not part.n_attempts and not part.n_hedges_refused:
             return None
-        self.part = TrafficPart()
+        self.part, self.next_detailed = TrafficPart(), 0
         return part
 
     def open_part(self, *, has_details: bool) -> TrafficPart:
@@ -258,11 +260,12 @@ class TrafficSink:
             if fact.status != 200 or fact.over_stage is not None or fact.cache is not None or fact.degraded is not None \
                     or fact.is_client_retry or fact.error is not None:
                 self._count_unusual(series, fact)
-        every = 1 + n_before // self._n_detailed
-        first = -n_before % every
-        if first < n:
-            for fact in facts[first::every]:
-                _count_details(part, fact, every)
+        number = series.next_detailed
+        while number < part.n:
+            weight = 1 + number // self._n_detailed
+            _count_details(part, facts[number - n_before], weight)
+            number += weight
+        series.next_detailed = number
 
     def _count_calls(self, series: _Series, facts: list[RequestDone]) -> None:
         part, upstream = series.part, series.upstream
