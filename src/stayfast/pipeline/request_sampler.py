@@ -1,8 +1,8 @@
 """Samples ended requests: the shape of their prompts, and what their upstreams' rate-limit headers report.
 
 At most every LOOK_EVERY_S a request is looked at: a prompt is sampled at most every PROMPT_EVERY_S, and the headers of each
-upstream at most every HEADERS_EVERY_S. Any other request costs a comparison. The sampled request is measured after its answer
-was sent. Its text is only read inside of the call; sizes and digests remain.
+upstream at most every HEADERS_EVERY_S. Any other request costs a comparison. The sampled request is measured after its
+answer was sent. Its text is only read inside of the call; sizes and digests remain.
 """
 
 from collections.abc import Mapping
