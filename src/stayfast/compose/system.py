@@ -23,6 +23,7 @@ from stayfast.compose.fleet import (
     tenant_quotas,
 )
 from stayfast.compose.fleet_host import Fleet
+from stayfast.compose.probes import make_probes
 from stayfast.compose.routes import bind_routes, make_routes, models_requested, queue_outlook, tier_of
 from stayfast.compose.snapshots import Snapshots, make_snapshots
 from stayfast.compose.state import state_report
@@ -91,6 +92,8 @@ class Observers:
                                    counters=lambda: current.counters() | self.fleet.counters() | {
                                        WEBSOCKET_MESSAGES.name: self.sockets.message_rows()})
         self.recent = RecentRequests(settings.recent)
+        self.probes = make_probes(siblings.n if siblings is not None else 0, current, self.log,
+                                  lambda: self.writer.n_dropped, clock)
         self.tracing = make_span_exporter(settings, self.log, current.peers)
         self.held = HeldBytes(settings.server.max_buffered_bytes)
         has_metrics = settings.metrics.enabled
@@ -98,7 +101,7 @@ class Observers:
         listeners: list[FactConsumer | None] = [self.log, self.recent, traffic,
                                             self.metrics if has_metrics else None, gen_ai,
                                             JobMetrics(self.metrics.totals) if has_metrics else None,
-                                            self.tracing, ThroughputMonitor(clock, current.flows)]
+                                            self.tracing, ThroughputMonitor(clock, current.flows), self.probes]
         self.batch = FactBatch(*[listener for listener in listeners if listener is not None])
         self.sink: Sink = sink or self.batch
         gateway = gateway_id(settings.fleet, boot_name(siblings))
