@@ -1,13 +1,13 @@
 // Stages: where the time before the first token goes, at the p99 and at the p50.
 import { html } from "../lib.mjs";
 import { go, hrefOf } from "../address.mjs";
-import { Empty, Table } from "../parts.mjs";
+import { Empty, Table, useJson } from "../parts.mjs";
 import { count, percent, seconds } from "../units.mjs";
-import { AsText, Choice, Loaded, matches, right, usePolled, useSnapshot, useWidth } from "./shared.mjs";
+import { AsText, Choice, Loaded, matches, right, useSnapshot, useWidth } from "./shared.mjs";
 
 export const STAGES = ["admit", "cache", "context", "route", "call", "relay", "settle"];
 const WINDOWS = [["60", "1 min"], ["300", "5 min"], ["3600", "1 h"]];
-const N_LINKED = 5;
+const N_LINKED = 5, N_WITH_LINKS = 6; // links of a route cost the gateway a search through its memory
 const total = (stages) => Object.values(stages).reduce((sum, value) => sum + value, 0);
 const ordered = (stages) => [...STAGES.filter((name) => name in stages), ...Object.keys(stages).filter((name) => !STAGES.includes(name))];
 
@@ -39,16 +39,15 @@ function Bars({ row }) {
 export const nearest = (requests, p99S) => [...requests].sort((one, other) => Math.abs((one.ttft_ms ?? one.ms) - p99S * 1000)
   - Math.abs((other.ttft_ms ?? other.ms) - p99S * 1000)).slice(0, N_LINKED);
 
-function Linked({ row, isPaused }) {
-  const path = `/admin/requests?${new URLSearchParams({ which: "slowest", n: "100", route: row.route })}`;
-  const held = usePolled(path, isPaused);
+function Linked({ row }) {
+  const held = useJson(`/admin/requests?${new URLSearchParams({ which: "slowest", n: "100", route: row.route })}`); // once
   const found = row.ttft_s?.p99 ? nearest(held.data?.data ?? [], row.ttft_s.p99) : [];
   if (!found.length) return null;
   return html`<p>Requests near the p99: ${found.map((each) => html`<a key=${each.request_id} class="chip" title=${each.request_id}
     href=${hrefOf({ view: "requests", tab: "slowest", route: row.route, request: each.request_id })}>${seconds((each.ttft_ms ?? each.ms) / 1000)}</a> `)}</p>`;
 }
 
-function Route({ row, isPaused }) {
+function Route({ row, hasLinks }) {
   const growth = growthOf(row), [first] = growth;
   const p50 = total(row.stages_at_p50_s ?? {}), p99 = total(row.stages_at_p99_s ?? {});
   const columns = [
@@ -64,7 +63,7 @@ function Route({ row, isPaused }) {
       <span class="note">${count(row.n ?? 0)} requests; first token p50 ${seconds(row.ttft_s?.p50)}, p99 ${seconds(row.ttft_s?.p99)}</span></header>
     ${first && first.more > 0 && p99 > p50 && html`<p>The tail has <b>${seconds(p99 - p50)}</b> more than the middle, ${percent(first.more / (p99 - p50))} of it in <b>${first.stage}</b>.</p>`}
     <${Bars} row=${row} />
-    <${Linked} row=${row} isPaused=${isPaused} />
+    ${hasLinks ? html`<${Linked} row=${row} />` : html`<p><a href=${hrefOf({ view: "requests", tab: "slowest", route: row.route })}>Slowest requests</a></p>`}
     <details class="figures"><summary>Table</summary><${Table} caption=${`Stages of ${row.route}: mean over the requests near each percentile`}
       columns=${columns} rows=${growth} keyOf=${(each) => each.stage} /></details></section>`;
 }
@@ -78,7 +77,7 @@ export function View({ address, isPaused }) {
       const rows = (snapshot.traffic ?? []).filter((row) => !row.upstream && row.window_s === Number(windowS) && row.n
         && (!address.route || row.route === address.route) && matches(address.q, row.route))
         .sort((one, other) => total(other.stages_at_p99_s ?? {}) - total(one.stages_at_p99_s ?? {}));
-      return rows.length ? rows.map((row) => html`<${Route} key=${row.route} row=${row} isPaused=${isPaused} />`)
+      return rows.length ? rows.map((row, at) => html`<${Route} key=${row.route} row=${row} hasLinks=${at < N_WITH_LINKS} />`)
         : html`<${Empty} title="No requests in this window"><p>Here will appear for each route how long each stage takes for a request near the
           p50 and near the p99: admission, cache, fitting the prompt, choosing the upstream, the call, the relay. What the second bar has more
           of is what to work on.</p><//>`;
