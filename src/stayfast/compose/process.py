@@ -87,6 +87,9 @@ class Process:
         self._of_process.append(self._tasks.spawn(watch_loop(self._clock, self._observers.sink)))
         if self._observers.worker_sync is not None:
             self._of_process.append(self._tasks.spawn(self._observers.worker_sync.run()))
+        collecting = self._observers.snapshots.start(self._tasks.spawn)
+        if collecting is not None:
+            self._of_process.append(collecting)
         self._observers.fleet.start(self._observers.aggregate, self._tasks.spawn)
         await self._jobs.start(is_needed=needs_jobs)
         if self._observers.leases is not None:
@@ -288,6 +291,7 @@ def run_process(settings: Settings, *, siblings: WorkerPeers, n_workers: int, re
             def draining() -> None:
                 observers.batch.flush()
                 observers.fleet.part.is_draining = True
+                observers.snapshots.feed.close()
                 observers.log.write_event("draining", worker=worker)
                 process.drain()
                 on_draining()
