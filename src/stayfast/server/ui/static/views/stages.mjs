@@ -6,21 +6,23 @@ import { count, percent, seconds } from "../units.mjs";
 import { AsText, Choice, Loaded, matches, right, useSnapshot, useWidth } from "./shared.mjs";
 
 export const STAGES = ["admit", "cache", "context", "route", "call", "relay", "settle"];
+const AFTER = ["relay", "settle"]; // these follow the first token
 const WINDOWS = [["60", "1 min"], ["300", "5 min"], ["3600", "1 h"]];
 const N_LINKED = 5, N_WITH_LINKS = 6; // links of a route cost the gateway a search through its memory
-const total = (stages) => Object.values(stages).reduce((sum, value) => sum + value, 0);
+const before = (stages) => Object.fromEntries(Object.entries(stages ?? {}).filter(([name]) => !AFTER.includes(name)));
+const total = (stages) => Object.values(before(stages)).reduce((sum, value) => sum + value, 0);
 const ordered = (stages) => [...STAGES.filter((name) => name in stages), ...Object.keys(stages).filter((name) => !STAGES.includes(name))];
 
-/** What the tail has more of than the middle, the largest first: [{stage, p50, p99, more}]. */
+/** What the tail has more of than the middle, the largest first; then what follows the first token: [{stage, p50, p99, more}]. */
 export function growthOf(row) {
   const p50 = row.stages_at_p50_s ?? {}, p99 = row.stages_at_p99_s ?? {};
   return ordered({ ...p50, ...p99 }).map((stage) => ({ stage, p50: p50[stage] ?? 0, p99: p99[stage] ?? 0,
-    more: (p99[stage] ?? 0) - (p50[stage] ?? 0) })).sort((one, other) => other.more - one.more);
+    more: (p99[stage] ?? 0) - (p50[stage] ?? 0) })).sort((one, other) => AFTER.includes(one.stage) - AFTER.includes(other.stage) || other.more - one.more);
 }
 
 function Bars({ row }) {
   const [box, width] = useWidth();
-  const bars = [["p50", row.stages_at_p50_s ?? {}], ["p99", row.stages_at_p99_s ?? {}]];
+  const bars = [["p50", before(row.stages_at_p50_s)], ["p99", before(row.stages_at_p99_s)]];
   const whole = Math.max(...bars.map(([, stages]) => total(stages)), 1e-9), left = 34, x = (width - left - 4) / whole;
   const label = bars.map(([name, stages]) => `${name}: ${ordered(stages).map((stage) => `${stage} ${seconds(stages[stage])}`).join(", ")}`).join("; ");
   return html`<div class="stack" ref=${box}><svg width=${width} height="62" role="img" aria-label=${label}>
@@ -54,7 +56,7 @@ function Route({ row, hasLinks }) {
     { id: "stage", title: "Stage", render: (each) => html`<i class=${`swatch s-${each.stage}`} aria-hidden="true"></i>${each.stage}` },
     right("p50", "Near the p50", (each) => seconds(each.p50)), right("p99", "Near the p99", (each) => seconds(each.p99)),
     right("more", "More", (each) => (each.more > 0 ? `+ ${seconds(each.more)}` : seconds(each.more))),
-    right("share", "Of what is more", (each) => (p99 > p50 && each.more > 0 ? percent(each.more / (p99 - p50)) : "–")),
+    right("share", "Of what is more", (each) => (AFTER.includes(each.stage) ? "after the first token" : p99 > p50 && each.more > 0 ? percent(each.more / (p99 - p50)) : "–")),
     right("own50", "Its own p50", (each) => seconds(row.stages_s?.[each.stage]?.p50)),
     right("own99", "Its own p99", (each) => seconds(row.stages_s?.[each.stage]?.p99)),
     right("over", "Over its budget", (each) => count(row.over_stages?.[each.stage] ?? 0)),
@@ -72,7 +74,7 @@ export function View({ address, isPaused }) {
   const held = useSnapshot(isPaused);
   const windowS = WINDOWS.some(([id]) => id === address.tab) ? address.tab : "300";
   return html`<p class="bar"><${Choice} label="Window" options=${WINDOWS} value=${windowS} onChoose=${(tab) => go({ tab })} />
-      <span class="note">Mean time by stage over the requests near the p99 of the first token, not over all: the mean hides the tail.</span></p>
+      <span class="note">Mean time by stage, up to the first token, over the requests near the p50 and near the p99: the mean over all hides the tail.</span></p>
     <${Loaded} held=${held} path="/admin/snapshot">${(snapshot) => {
       const rows = (snapshot.traffic ?? []).filter((row) => !row.upstream && row.window_s === Number(windowS) && row.n
         && (!address.route || row.route === address.route) && matches(address.q, row.route))
