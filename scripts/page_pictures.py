@@ -1,5 +1,6 @@
 """Draw the pictures of docs/page.md: the page in Chromium, over a gateway with simulated upstreams under load.
 
+    make pictures                                                      all of them, and those of docs/concepts
     .venv/bin/python -m scripts.page_pictures                          all of them into docs/images, three minutes
     .venv/bin/python -m scripts.page_pictures --out /tmp --load-s 20
 """
@@ -10,7 +11,7 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -91,8 +92,9 @@ async def send_request(client: aiohttp.ClientSession, url: str, model: str, text
     """One streamed request, read to its end."""
     body = {"model": model, "stream": True, "temperature": 0, "max_tokens": 60,
             "messages": [{"role": "user", "content": text}]}
-    async with client.post(f"{url}/v1/chat/completions", json=body) as answer:
-        await answer.read()
+    with suppress(aiohttp.ServerDisconnectedError):  # at the end of the gateway
+        async with client.post(f"{url}/v1/chat/completions", json=body) as answer:
+            await answer.read()
 
 
 async def send_load(client: aiohttp.ClientSession, url: str) -> None:
@@ -143,6 +145,7 @@ async def take_all(folder: Path, names: list[str], load_s: float) -> None:
                 sys.stdout.write(f"{name}.png  {len(data)} bytes, after {time.monotonic() - began:.0f} s of load\n")
                 sys.stdout.flush()
             load.cancel()
+            await asyncio.wait([load])
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ from stayfast.observe.snapshot.traffic import SLOT_S, ClosedSlot, TrafficSink
 from stayfast.observe.snapshot.windows import TrafficWindows, merge_slots
 from stayfast.observe.snapshot.worker_part import (
     BREAKER_STATES,
-    UpstreamPart,
+    UpstreamGauges,
     WorkerPart,
     merge_live,
     merge_upstreams,
@@ -84,8 +84,8 @@ class SnapshotSource:
             admit.places.n_waiting if isinstance(admit, Admission) else 0, self._is_draining())
 
 
-def describe_upstream(member: UpstreamState, now: float, n_changes: int) -> UpstreamPart:
-    part = UpstreamPart(member.upstream.name, member.is_proven, member.n_in_flight, member.n_waiting,
+def describe_upstream(member: UpstreamState, now: float, n_changes: int) -> UpstreamGauges:
+    part = UpstreamGauges(member.upstream.name, member.is_proven, member.n_in_flight, member.n_waiting,
                         n_breaker_changes_1h=n_changes)
     for limited in member.all_limiters:
         value = limited.limit.value
@@ -99,6 +99,24 @@ def describe_upstream(member: UpstreamState, now: float, n_changes: int) -> Upst
         if left_s > part.suspended_s:
             part.suspended_s, part.suspended_why = left_s, health.suspend_reason
     return part
+
+
+class SnapshotLink:
+    """Messages about snapshots between workers."""
+
+    def __init__(self, peers: WorkerPeers, wrap: Callable[[bytes], bytes]) -> None:
+        """wrap: puts a message into the form of all messages between workers."""
+        self._peers = peers
+        self._wrap = wrap
+        self.worker = peers.n
+
+    async def query_each(self, question: Callable[[int], SnapshotQuestion]) -> dict[int, bytes | None]:
+        """The answers of all other workers; None: there was none in time."""
+        return await self._peers.query_each(lambda worker: self._wrap(msgspec.msgpack.encode(question(worker))))
+
+    async def query_first(self, question: SnapshotQuestion) -> bytes | None:
+        """The answer of worker 0."""
+        return await self._peers.query_one(0, self._wrap(msgspec.msgpack.encode(question)))
 
 
 class _Collected:
@@ -135,15 +153,13 @@ class LiveFindings:
 class SnapshotCollector:
     """Worker 0's view of all workers. Belongs to one loop."""
 
-    def __init__(self, source: SnapshotSource, peers: WorkerPeers, current: CurrentSystem, clock: Clock, *, gateway: str,
-                 encode: Callable[[bytes], bytes], read_caches: Callable[[], Awaitable[bytes]]) -> None:
-        """encode: wraps a message for another worker."""
+    def __init__(self, source: SnapshotSource, link: SnapshotLink, current: CurrentSystem, clock: Clock, *, gateway: str,
+                 read_caches: Callable[[], Awaitable[bytes]]) -> None:
         self._source = source
-        self._peers = peers
+        self._link = link
         self._current = current
         self._clock = clock
         self._gateway = gateway
-        self._encode = encode
         self._read_caches = read_caches
         self._windows = TrafficWindows()
         self._since: dict[int, int] = {}  # by worker: number of its last slot here
@@ -203,15 +219,17 @@ class SnapshotCollector:
 
     async def _fetch(self, *, is_whole: bool) -> tuple[list[WorkerPart], int]:
         """The parts of all workers, and how many of them are silent."""
-        answers = await self._peers.query_each(lambda worker: self._encode(msgspec.msgpack.encode(
-            SnapshotQuestion("part", self._since.get(worker, -1), is_whole))))
+        def question(worker: int) -> SnapshotQuestion:
+            return SnapshotQuestion("part", self._since.get(worker, -1), is_whole)
+
+        answers = await self._link.query_each(question)
         parts = []
         for answer in answers.values():
             part = decode_part(answer)
             if part is not None:
                 parts.append(part)
             await asyncio.sleep(0)
-        parts.append(self._source.part(SnapshotQuestion("part", self._since.get(self._peers.n, -1), is_whole)))
+        parts.append(self._source.part(question(self._link.worker)))
         return parts, 1 + len(answers) - len(parts)
 
     def _remember(self, collected: _Collected, slots: Mapping[int, ClosedSlot], open_slot: int) -> None:
@@ -266,13 +284,12 @@ class SnapshotCollector:
 class Snapshots:
     """The `server.backend.SnapshotService` of one worker. Belongs to one loop."""
 
-    def __init__(self, source: SnapshotSource, collector: SnapshotCollector | None, peers: WorkerPeers, clock: Clock,
-                 encode: Callable[[bytes], bytes]) -> None:
+    def __init__(self, source: SnapshotSource, collector: SnapshotCollector | None, link: SnapshotLink, clock: Clock
+                 ) -> None:
         """collector: None: worker 0 has it."""
         self._source = source
         self._collector = collector
-        self._peers = peers
-        self._encode = encode
+        self._link = link
         self.feed = LiveFeed(self._fetch_frame, clock, delay_s=FRAME_DELAY_S if collector is not None else FETCH_DELAY_S)
 
     def start(self, spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> asyncio.Task[None] | None:
@@ -297,7 +314,7 @@ class Snapshots:
     async def _answer_or_forward(self, question: SnapshotQuestion) -> bytes:
         if self._collector is not None:
             return await self._answer(question, self._collector)
-        answer = await self._peers.query_one(0, self._encode(msgspec.msgpack.encode(question)))
+        answer = await self._link.query_first(question)
         if not answer:
             raise Shed("Worker 0, which collects the figures of all workers, does not answer. It may be restarting: try "
                        "again.", code="snapshot_unavailable", retry_after_s=_LATE_S)
@@ -315,7 +332,7 @@ class Snapshots:
     async def _fetch_frame(self) -> EncodedFrame | None:
         if self._collector is not None:
             return await self._collector.frame()
-        answer = await self._peers.query_one(0, self._encode(msgspec.msgpack.encode(SnapshotQuestion("frame"))))
+        answer = await self._link.query_first(SnapshotQuestion("frame"))
         return msgspec.msgpack.decode(answer, type=EncodedFrame) if answer else None
 
 
@@ -334,9 +351,10 @@ def make_snapshots(gateway: str, traffic: TrafficSink, current: CurrentSystem, p
                    read_caches: Callable[[], Awaitable[bytes]]) -> Snapshots:
     """The snapshots of one worker. gateway: its id. encode: wraps a message for another worker."""
     source = SnapshotSource(traffic, current, clock, flush=flush, worker=peers.n, is_draining=is_draining)
-    collector = SnapshotCollector(source, peers, current, clock, gateway=gateway, encode=encode,
+    link = SnapshotLink(peers, encode)
+    collector = SnapshotCollector(source, link, current, clock, gateway=gateway,
                                   read_caches=read_caches) if peers.n == 0 else None
-    return Snapshots(source, collector, peers, clock, encode)
+    return Snapshots(source, collector, link, clock)
 
 
 async def encode_snapshot(snapshot: Snapshot) -> bytes:

@@ -23,6 +23,7 @@ from stayfast.compose.fleet import (
     tenant_quotas,
 )
 from stayfast.compose.fleet_host import Fleet
+from stayfast.compose.probes import make_probes
 from stayfast.compose.routes import bind_routes, make_routes, models_requested, queue_outlook, tier_of
 from stayfast.compose.snapshots import Snapshots, make_snapshots
 from stayfast.compose.state import state_report
@@ -90,15 +91,17 @@ class Observers:
                                        WEBSOCKETS.name: self.sockets.open_rows()},
                                    counters=lambda: current.counters() | self.fleet.counters() | {
                                        WEBSOCKET_MESSAGES.name: self.sockets.message_rows()})
-        self.recent = RecentRequests(settings.recent)
+        recent = RecentRequests(settings.recent)
+        self.probes = make_probes(siblings.n if siblings is not None else 0, current, self.log,
+                                  lambda: self.writer.n_dropped, clock)
         self.tracing = make_span_exporter(settings, self.log, current.peers)
         self.held = HeldBytes(settings.server.max_buffered_bytes)
         has_metrics = settings.metrics.enabled
         gen_ai = GenAiMetrics(self.metrics.totals, current.peers) if has_metrics and settings.metrics.gen_ai else None
-        listeners: list[FactConsumer | None] = [self.log, self.recent, traffic,
+        listeners: list[FactConsumer | None] = [self.log, recent, traffic,
                                             self.metrics if has_metrics else None, gen_ai,
                                             JobMetrics(self.metrics.totals) if has_metrics else None,
-                                            self.tracing, ThroughputMonitor(clock, current.flows)]
+                                            self.tracing, ThroughputMonitor(clock, current.flows), self.probes]
         self.batch = FactBatch(*[listener for listener in listeners if listener is not None])
         self.sink: Sink = sink or self.batch
         gateway = gateway_id(settings.fleet, boot_name(siblings))
@@ -111,7 +114,7 @@ class Observers:
         self.snapshots = make_snapshots(
             gateway, traffic, current, peers, clock, flush=self.batch.flush, encode=wrap_snapshot_message,
             is_draining=lambda: self.fleet.part.is_draining, read_caches=self._read_caches)
-        self.aggregate = WorkerAggregate(self.metrics, self.recent, self.batch.flush, peers, Caches(current.routes),
+        self.aggregate = WorkerAggregate(self.metrics, recent, self.batch.flush, peers, Caches(current.routes),
                                         TurnRegistry(current.turns), self.fleet, self.snapshots.answer)
         self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))
 

@@ -8,7 +8,7 @@ from stayfast.core.types import FROM_CACHE
 from stayfast.observe.snapshot.parts import SeriesKey, TrafficPart, merge_parts, spread_of
 from stayfast.observe.snapshot.rows import Sums, is_empty
 from stayfast.observe.snapshot.windows import TrafficWindows
-from stayfast.observe.snapshot.worker_part import UpstreamPart
+from stayfast.observe.snapshot.worker_part import UpstreamGauges
 
 _FIVE, _HOUR = 1, 2  # indices in `Sums`
 _HITS = ("hit", "stale", "semantic", "coalesced")
@@ -24,7 +24,7 @@ def sums_with_open(windows: TrafficWindows, open_parts: Mapping[SeriesKey, Traff
     return sums
 
 
-def upstream_rows(states: Iterable[UpstreamPart], sums: Mapping[SeriesKey, Sums],
+def upstream_rows(states: Iterable[UpstreamGauges], sums: Mapping[SeriesKey, Sums],
                   kinds: Mapping[str, tuple[str, tuple[str, ...]]]) -> tuple[UpstreamRow, ...]:
     """The upstreams of the settings. kinds: kind and models of each."""
     by_upstream: dict[str, list[TrafficPart]] = {}

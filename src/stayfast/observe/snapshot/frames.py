@@ -12,7 +12,7 @@ import msgspec
 
 from stayfast.core.snapshot import HEAT_BOUNDS_S, LiveFrame, LiveRoute, LiveUpstream, Spread
 from stayfast.observe.snapshot.parts import OTHER, Counts, SeriesKey, TrafficPart, merge_parts, spread_of
-from stayfast.observe.snapshot.worker_part import UpstreamPart
+from stayfast.observe.snapshot.worker_part import UpstreamGauges
 from stayfast.policy.histogram import middle_of
 
 MAX_FRAME_BYTES = 20_000
@@ -54,7 +54,7 @@ def live_routes(span: Span, promises: Promises) -> list[LiveRoute]:
     return sorted(rows, key=lambda row: (-row.rps, row.route))
 
 
-def live_upstreams(span: Span, states: Iterable[UpstreamPart], quota_left: Mapping[str, float]) -> list[LiveUpstream]:
+def live_upstreams(span: Span, states: Iterable[UpstreamGauges], quota_left: Mapping[str, float]) -> list[LiveUpstream]:
     """All upstreams of the settings, the busiest first."""
     by_upstream: dict[str, list[SeriesKey]] = {}
     for key in {**span.parts, **span.n}:

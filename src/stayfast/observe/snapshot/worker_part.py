@@ -11,7 +11,7 @@ from stayfast.observe.snapshot.traffic import ClosedSlot, LiveSeries
 BREAKER_STATES = ("closed", "half_open", "open")  # ascending
 
 
-class UpstreamPart(msgspec.Struct, omit_defaults=True):
+class UpstreamGauges(msgspec.Struct, omit_defaults=True):
     """One upstream as one worker has it. The fields are those of `core.snapshot.UpstreamRow`."""
 
     name: str
@@ -26,7 +26,7 @@ class UpstreamPart(msgspec.Struct, omit_defaults=True):
     suspended_s: float = 0.0
     suspended_why: str = ""
 
-    def merge(self, other: "UpstreamPart") -> None:
+    def merge(self, other: "UpstreamGauges") -> None:
         """Add another worker's. Requests add up; a limit is of all workers, so the largest counts; of breakers and
         suspensions the worst counts.
         """
@@ -48,7 +48,7 @@ class WorkerPart(msgspec.Struct, omit_defaults=True):
     worker: int
     slots: list[ClosedSlot] = []
     live: list[LiveSeries] = []
-    upstreams: list[UpstreamPart] = []
+    upstreams: list[UpstreamGauges] = []
     n_waiting: int = 0  # for admission
     is_draining: bool = False
     caches: dict[str, Any] = {}  # by route: `compose.aggregate.WorkerCacheState`
@@ -79,9 +79,9 @@ def merge_live(parts: Iterable[WorkerPart]) -> MergedLive:
     return whole
 
 
-def merge_upstreams(parts: Iterable[WorkerPart]) -> list[UpstreamPart]:
+def merge_upstreams(parts: Iterable[WorkerPart]) -> list[UpstreamGauges]:
     """Each upstream once, in the order of the settings."""
-    whole: dict[str, UpstreamPart] = {}
+    whole: dict[str, UpstreamGauges] = {}
     for part in parts:
         for upstream in part.upstreams:
             if upstream.name in whole:

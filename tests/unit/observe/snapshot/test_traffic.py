@@ -162,7 +162,7 @@ def test_a_request_costs_a_few_microseconds(capsys: pytest.CaptureFixture[str]) 
     timeit(lambda: sink.consume(batch), number=2000)
     busy_s = timeit(lambda: sink.consume(batch), number=500) / 10_500
     with capsys.disabled():
-        sys.stdout.write(f"\ntraffic: {quiet_s * 1e6:.1f} us a request in an empty slot, {busy_s * 1e6:.2f} us in a busy one\n")
+        sys.stdout.write(f"\ntraffic: {quiet_s * 1e6:.1f} us a request in an empty slot, {busy_s * 1e6:.2f} in a busy one\n")
     assert busy_s < quiet_s
 
 
