@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from stayfast.cli import main
-from stayfast.cli.doctor import NotToTell, parse_since
+from stayfast.cli.doctor import StateUnknown, parse_since
 from stayfast.core.snapshot import Snapshot, Spread, TrafficRow
 
 TAIL = Spread(1000, 0.2, 2.3, 8.0, 9.0)
@@ -123,5 +123,5 @@ def test_since_is_a_clock_time_or_a_span() -> None:
     assert now.timestamp() - parse_since("02:10", now) == 20 * 60
     assert now.timestamp() - parse_since("02:40", now) == 24 * 3600 - 10 * 60
     assert now.timestamp() - parse_since("30m", now) == 1800
-    with pytest.raises(NotToTell, match="02:10"):
+    with pytest.raises(StateUnknown, match="02:10"):
         parse_since("yesterday", now)

@@ -28,7 +28,7 @@ _SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|min|h)")
 _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
-class NotToTell(Exception):
+class StateUnknown(Exception):
     """The state of the gateway is unknown. The message names the reason and what to do."""
 
 
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the findings. Exit status 0: nothing, or only info; 1: something to change; 2: unknown."""
     try:
         report = _make_report(arguments)
-    except (NotToTell, GatewayUnreachable, AdminRequestFailed) as error:
+    except (StateUnknown, GatewayUnreachable, AdminRequestFailed) as error:
         print_message(f"stayfast doctor: {error}")
         return EXIT_UNKNOWN
     if arguments.json:
@@ -67,13 +67,13 @@ def _make_report(arguments: argparse.Namespace) -> DoctorReport:
     ended: list[Finding] = []
     if arguments.since is not None:
         if not _is_url(arguments.target):
-            raise NotToTell("--since needs a running gateway: a file holds one instant")
+            raise StateUnknown("--since needs a running gateway: a file holds one instant")
         since = parse_since(arguments.since, datetime.now().astimezone())
         past = [_fetch(arguments, f"{SNAPSHOT}?at={at}") for at in _choose(_list_instants(arguments, since))]
         found, ended = trace_back(past, found)
     n_requests = sum(row.n for row in snapshot.rows(NOW_S))
     if not found and not sum(row.n for row in snapshot.rows(HOUR_S)):
-        raise NotToTell("no data: this gateway answered no request in the last hour")
+        raise StateUnknown("no data: this gateway answered no request in the last hour")
     return DoctorReport(snapshot.at, snapshot.gateway, snapshot.stayfast, len(CHECKS), n_requests, NOW_S, tuple(found),
                         tuple(ended), since)
 
@@ -108,7 +108,7 @@ def _read_target(arguments: argparse.Namespace) -> Snapshot:
     try:
         data = sys.stdin.buffer.read() if arguments.target == "-" else Path(arguments.target).read_bytes()
     except OSError as error:
-        raise NotToTell(f"cannot read {arguments.target}: {error.strerror}. Give a file of GET {SNAPSHOT}, or a URL that "
+        raise StateUnknown(f"cannot read {arguments.target}: {error.strerror}. Give a file of GET {SNAPSHOT}, or a URL that "
                         "begins with http://") from error
     return decode_snapshot(data, arguments.target)
 
@@ -118,7 +118,7 @@ def _fetch(arguments: argparse.Namespace, path: str) -> Snapshot:
         return decode_snapshot(_get(arguments, path), arguments.target)
     except AdminRequestFailed as error:
         if error.status == 404:
-            raise NotToTell(f"{arguments.target} has no {path}: the gateway is too old, or it is no Stayfast "
+            raise StateUnknown(f"{arguments.target} has no {path}: the gateway is too old, or it is no Stayfast "
                             "gateway") from error
         raise
 
@@ -128,17 +128,17 @@ def _get(arguments: argparse.Namespace, path: str) -> bytes:
 
 
 def decode_snapshot(data: bytes, source: str) -> Snapshot:
-    """Raises NotToTell if it is no snapshot, or one of another version."""
+    """Raises StateUnknown if it is no snapshot, or one of another version."""
     try:
         version = msgspec.json.decode(data, type=_Versioned).version
         if version != SNAPSHOT_VERSION:
             older = "gateway" if version < SNAPSHOT_VERSION else "doctor"
-            raise NotToTell(f"{source} is a snapshot of version {version}, and this doctor reads {SNAPSHOT_VERSION}: "
+            raise StateUnknown(f"{source} is a snapshot of version {version}, and this doctor reads {SNAPSHOT_VERSION}: "
                             "update the "
                             f"{older}")
         return msgspec.json.decode(data, type=Snapshot)
     except msgspec.MsgspecError as error:
-        raise NotToTell(f"{source} is no snapshot: {error}. `curl GATEWAY{SNAPSHOT}` writes one") from error
+        raise StateUnknown(f"{source} is no snapshot: {error}. `curl GATEWAY{SNAPSHOT}` writes one") from error
 
 
 class _Versioned(msgspec.Struct):
@@ -156,7 +156,7 @@ def _list_instants(arguments: argparse.Namespace, since: float) -> list[float]:
         data = _get(arguments, f"{SNAPSHOT}?list=true")
         instants = msgspec.json.decode(data, type=_SnapshotList).snapshots
     except msgspec.MsgspecError as error:
-        raise NotToTell(f"{arguments.target} stores no snapshots: {error}") from error
+        raise StateUnknown(f"{arguments.target} stores no snapshots: {error}") from error
     return [at for at in instants if at >= since]
 
 
@@ -193,14 +193,14 @@ def trace_back(past: Iterable[Snapshot], current: Sequence[Finding]) -> tuple[li
 
 def parse_since(text: str, now: datetime) -> float:
     """`02:10` or `02:10:30` (the last time the clock showed that), or a span such as `30m`, `90s`, `2h`. Raises "
-      "NotToTell."""
+      "StateUnknown."""
     span = _SPAN.fullmatch(text)
     if span is not None:
         return now.timestamp() - float(span[1]) * _SECONDS[span[2]]
     try:
         moment = time.fromisoformat(text)
     except ValueError:
-        raise NotToTell(f"--since {text}: give a time like 02:10, or a span like 30m or 2h") from None
+        raise StateUnknown(f"--since {text}: give a time like 02:10, or a span like 30m or 2h") from None
     at = now.replace(hour=moment.hour, minute=moment.minute, second=moment.second, microsecond=0)
     return (at if at <= now else at - timedelta(days=1)).timestamp()
 

@@ -31,7 +31,22 @@ QUIET = {"log": {"level": "error", "requests": False}}
 
 def observe_scene(scene: Scene, seed: int = 1) -> Snapshot:
     """Run a scene and return the snapshot at its end. All randomness comes from `seed`."""
-    return run(lambda loop: _observe(loop, scene, seed))
+    return SceneRunner(seed).observe(scene)
+
+
+class SceneRunner:
+    """Runs scenes with one seed. Scenes that differ in their amendments only are run once."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self._seed = seed
+        self._taken: dict[str, Snapshot] = {}
+
+    def observe(self, scene: Scene) -> Snapshot:
+        """The snapshot at the end of a scene."""
+        key = f"{json.dumps(scene.settings, sort_keys=True)} {scene.flows} {scene.seconds}"
+        if key not in self._taken:
+            self._taken[key] = run(lambda loop: _observe(loop, scene, self._seed))
+        return reduce(lambda before, amendment: amendment(before), scene.amendments, self._taken[key])
 
 
 def load_scene(tree: Mapping[str, Any]) -> Settings:
@@ -53,7 +68,7 @@ async def _observe(loop: SimLoop, scene: Scene, seed: int) -> Snapshot:
         snapshot = facts.take(system)
         for sender in senders:
             sender.cancel()
-    return reduce(lambda before, amendment: amendment(before), scene.amendments, snapshot)
+    return snapshot
 
 
 def _seed_upstreams(tree: Mapping[str, Any], seed: int) -> dict[str, Any]:

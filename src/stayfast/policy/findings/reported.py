@@ -40,7 +40,7 @@ def prefix_finding(fact: PrefixFinding, at: float | None = None) -> Finding:
 
 def _prefix_cause(fact: PrefixFinding) -> str:
     if fact.what == "moves":
-        return f"{fact.where} differs between requests, and a provider's cache serves only what is equal from the beginning on."
+        return f"{fact.where} differs between requests, and a provider's cache serves only an equal beginning."
     if fact.what == "unread":
         return "No later request begins with the same text while the entry lives, and writing costs more than plain input."
     return "The upstream does not know the field that marks what is to be cached."
@@ -73,7 +73,8 @@ def _engine_finding(fact: EngineState, at: float | None) -> Finding:
         "engine.embedded_restarts", "warn", FindingSite(), f"The embedded engine ended unexpectedly{_detail(fact)}.",
         "It is started again, and its answers until then were lost.",
         (Evidence("process", float(fact.pid or 0), "", None, "the log"),),
-        (SettingsChange("Fewer slots or a smaller model need less memory; the log has its last lines.", confidence="unknown"),),
+        (SettingsChange("Fewer slots or a smaller model need less memory; the log has its last "
+                        "lines.", confidence="unknown"),),
         'stayfast_engine_states_total{state="crashed"} stays', at)
 
 

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 
 from stayfast.core.findings import Evidence, Finding
 from stayfast.policy.findings.diagnose import shown
@@ -35,7 +36,7 @@ def write_finding(finding: Finding, width: int = 80, *, since: str = "") -> list
     lines = [f"{MARKS[finding.severity]}  {finding.id}  {finding.where}{f', since {since}' if since else ''}{hidden}"]
     lines += _wrap(finding.summary, width, _INDENT)
     lines += _wrap(f"because: {finding.because}", width, _INDENT, "  ")
-    lines += _wrap("evidence: " + "; ".join(_figure(one) for one in finding.evidence), width, _INDENT, "  ")
+    lines += _wrap("evidence: " + _evidence(finding.evidence), width, _INDENT, "  ")
     for change in finding.do:
         lines += _wrap(f"do: {change.effect} ({change.confidence})", width, _INDENT, "  ")
         lines += [f"{_INDENT}  {line}" for line in change.patch.splitlines()]
@@ -48,14 +49,21 @@ def _wrap(text: str, width: int, indent: str, further: str = "") -> list[str]:
     return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent + further, break_on_hyphens=False)
 
 
+def _evidence(figures: Sequence[Evidence]) -> str:
+    """Figures of one window and source together."""
+    parts = []
+    for (window_s, source), group in groupby(figures, key=lambda one: (one.window_s, one.source)):
+        window = f"{window_s / 60:g} min" if window_s else "now"
+        parts.append(f"{', '.join(map(_figure, group))} ({window}{', ' + source if source else ''})")
+    return "; ".join(parts)
+
+
 def _figure(evidence: Evidence) -> str:
     unit, value = evidence.unit, evidence.value
     text = f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
     if unit == "ratio":
         text, unit = f"{value * 100:.3g}", "%"
-    window = f" in {evidence.window_s / 60:g} min" if evidence.window_s else ""
-    source = f" [{evidence.source}]" if evidence.source else ""
-    return f"{evidence.name} {text}{' ' + unit if unit else ''}{window}{source}"
+    return f"{evidence.name} {text}{' ' + unit if unit else ''}"
 
 
 def _count_hidden(finding: Finding, findings: Iterable[Finding], *, is_all: bool) -> list[str]:

@@ -53,7 +53,8 @@ def _compare_settings(members: Sequence[FleetMember]) -> list[Finding]:
     return [Finding(
         "fleet.settings_differ", "warn", FindingSite(), f"{differences}. Reload the one with the old file (SIGHUP).",
         "Gateways with the same fleet prefix share limits and breakers, so they should decide alike.",
-        (Evidence("different settings", len(groups), "", None, GATEWAYS), Evidence("gateways", len(members), "", None, GATEWAYS)),
+        (Evidence("different settings", len(groups), "", None, GATEWAYS),
+         Evidence("gateways", len(members), "", None, GATEWAYS)),
         (SettingsChange("The same file at all of them, then SIGHUP to each.", confidence="measured"),),
         f"findings of {GATEWAYS} is empty")]
 
@@ -64,9 +65,9 @@ def _compare_versions(members: Sequence[FleetMember]) -> list[Finding]:
         versions.setdefault(member.version, []).append(member.id)
     if len(versions) < 2:
         return []
-    summary = "Versions differ: " + "; ".join(f"{version} at {_list_names(ids)}" for version, ids in sorted(versions.items()))
+    listed = "; ".join(f"{version} at {_list_names(ids)}" for version, ids in sorted(versions.items()))
     return [Finding(
-        "fleet.versions_differ", "info", FindingSite(), f"{summary}.",
+        "fleet.versions_differ", "info", FindingSite(), f"Versions differ: {listed}.",
         "An update has not reached all gateways, or is under way.",
         (Evidence("versions", len(versions), "", None, GATEWAYS),),
         (SettingsChange("The same version at all gateways.", confidence="measured"),), f"findings of {GATEWAYS} is empty")]
@@ -81,7 +82,8 @@ def _lonely_breakers(members: Sequence[FleetMember]) -> list[Finding]:
             if is_lonely and n_closed >= 2:
                 found.append(Finding(
                     "fleet.lonely_breaker", "warn", FindingSite(upstream=name),
-                    f"The breaker of {name} is open at {member.id} only; {n_closed} other gateways use it without trouble. Check "
+                    f"The breaker of {name} is open at {member.id} only; {n_closed} other gateways use it without "
+                    "trouble. Check "
                     f"the network of {member.id}.",
                     "The upstream itself works, so the path from this one gateway to it does not.",
                     (Evidence("gateways that use it", n_closed, "", None, GATEWAYS),),

@@ -1,14 +1,18 @@
 """Facts of other parts as findings."""
 
+from typing import Any
+
 import pytest
 import yaml
 
 from stayfast.core.events import ConnectionReused, EngineState, JudgeUnclear, PrefixFinding
+from stayfast.lab.doctor.scene import merge_trees
 from stayfast.policy.findings.registry import all_kinds
 from stayfast.policy.findings.reported import finding_of
 from stayfast.settings.load import SettingsText, load_settings
 
-BASE = {"upstreams": {"a": {"kind": "openai", "key": "k"}}, "routes": {"chat": {"upstreams": ["a"]}}}
+BASE: dict[str, Any] = {
+    "upstreams": {"a": {"kind": "openai", "key": "k"}}, "routes": {"chat": {"upstreams": ["a"], "cache": {"mode": "exact"}}}}
 
 
 @pytest.mark.parametrize("fact", [
@@ -25,8 +29,7 @@ def test_fact_becomes_a_finding_of_a_known_kind_with_a_valid_patch(
     assert found.evidence
     assert found.do
     for patch in (yaml.safe_load(change.patch) for change in found.do if change.patch):
-        merged = {"upstreams": BASE["upstreams"], "routes": {"chat": {**BASE["routes"]["chat"], **patch["routes"]["chat"]}}}
-        assert load_settings(SettingsText("patched", yaml.safe_dump(merged)), {}).routes
+        assert load_settings(SettingsText("patched", yaml.safe_dump(merge_trees(BASE, patch))), {}).routes
 
 
 def test_other_facts_are_no_findings() -> None:

@@ -11,7 +11,7 @@ FOUND = Finding("a.cause", "act", FindingSite(route="chat"), "The p99 is 8 s.", 
 def test_finding_has_all_parts_and_an_indented_patch() -> None:
     assert write_finding(FOUND, since="02:10:00") == [
         "ACT   a.cause  route chat, since 02:10:00", "      The p99 is 8 s.", "      because: It is slow.",
-        "      evidence: late 12.3 % in 5 min [metric]; p99 8 s", "      do: Less. (measured)", "        routes:",
+        "      evidence: late 12.3 % (5 min, metric); p99 8 s (now)", "      do: Less. (measured)", "        routes:",
         "          chat:", "            deadline: 3", "      verify: p99 falls"]
 
 
