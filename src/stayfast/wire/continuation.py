@@ -171,8 +171,9 @@ def add_usage(first: Usage, second: Usage | None) -> Usage:
     """The sum of the usage of two attempts."""
     if second is None:
         return first
-    return Usage(*(one + other for one, other in zip(
-        msgspec.structs.astuple(first), msgspec.structs.astuple(second), strict=True)))
+    counts = (one + other for one, other in zip(msgspec.structs.astuple(first)[:-1], msgspec.structs.astuple(second)[:-1],
+                                               strict=True))
+    return Usage(*counts, tier=second.tier or first.tier)
 
 
 def encode_continuation_body(body: bytes, client: Api, spoken: Api) -> bytes:
