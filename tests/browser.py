@@ -19,8 +19,10 @@ _ENDS_S = 120.0
 _FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--remote-debugging-port=0")
 
 
-def shown(url: str, folder: Path, until: str = "document.readyState === 'complete'") -> tuple[str, list[str]]:
-    """The document once the JavaScript expression `until` holds in it, and what the browser wrote on its console.
+def shown(url: str, folder: Path, until: str = "document.readyState === 'complete'", width: int | None = None
+          ) -> tuple[str, list[str]]:
+    """The document once the JavaScript expression `until` holds in it, and what the browser wrote on its console. `width`:
+    of a phone's screen, in pixels.
 
     Skips without a browser, but fails so on CI.
     """
@@ -30,7 +32,7 @@ def shown(url: str, folder: Path, until: str = "document.readyState === 'complet
     async def main() -> tuple[str, list[str]]:
         async with (asyncio.timeout(_ENDS_S), _browser(folder) as address, aiohttp.ClientSession() as client,
                     client.ws_connect(address, max_msg_size=0) as socket):
-            return await _Tab(socket).look(url, until)
+            return await _Tab(socket).look(url, until, width)
 
     return asyncio.run(main())
 
@@ -67,13 +69,15 @@ class _Tab:
         self._n_calls = 0
         self._console: list[str] = []
 
-    async def look(self, url: str, until: str) -> tuple[str, list[str]]:
+    async def look(self, url: str, until: str, width: int | None) -> tuple[str, list[str]]:
         """See `shown`."""
         [tab] = [one for one in (await self._call("Target.getTargets"))["targetInfos"] if one["type"] == "page"]
         attached = await self._call("Target.attachToTarget", targetId=tab["targetId"], flatten=True)
         self._session = {"sessionId": attached["sessionId"]}
         for domain in ("Runtime", "Log", "Page"):
             await self._call(f"{domain}.enable")
+        if width is not None:
+            await self._call("Emulation.setDeviceMetricsOverride", width=width, height=844, deviceScaleFactor=1, mobile=True)
         assert "errorText" not in (went := await self._call("Page.navigate", url=url)), went
         wait = f"new Promise((done) => {{ const look = () => {until} ? done() : setTimeout(look, 20); look(); }})"
         held = await self._call("Runtime.evaluate", expression=wait, awaitPromise=True)

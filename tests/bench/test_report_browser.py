@@ -59,3 +59,13 @@ def test_page_policy_blocks_network_requests(tmp_path: Path) -> None:
     html = render_page([MeasuredRun(result(Scenario(n=20)))])
     _, console = rendered(html.replace("</main>", '<img src="http://127.0.0.1:9/x.png"></main>'), tmp_path)
     assert any("Content Security Policy" in line for line in console)
+
+
+def test_page_fits_a_phone(tmp_path: Path) -> None:
+    """Nothing but the tables and wide charts inside their cards is wider than the screen."""
+    path = tmp_path / "report.html"
+    path.write_text(render_page([MeasuredRun(result(Scenario(n=600), label="a-rather-long-name-of-a-gateway"))]), "utf-8")
+    fits = "document.readyState === 'complete' && document.documentElement.scrollWidth === 390 && innerWidth === 390"
+    document, console = shown(path.as_uri(), tmp_path, fits, width=390)
+    assert console == []
+    assert 'class="meaning"' in document

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import textwrap
@@ -28,6 +29,7 @@ exit status:
 
 EXIT_NOTHING_TO_DO = 5
 EXIT_INTERRUPTED = 130
+EXIT_READER_LEFT = 141  # as a shell reports SIGPIPE
 _FUNCTIONS = {  # commands whose function is not `run` in the module of the same name
     "check": ("serve", "check"),
     "init": ("files", "write_starter"),
@@ -39,12 +41,16 @@ _FUNCTIONS = {  # commands whose function is not `run` in the module of the same
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status. An interrupt that the command does not handle prints no traceback."""
+    """Run one command; returns the exit status. An interrupt that the command does not handle prints no traceback,
+    nor does a reader that closes its pipe."""
     try:
         return _run(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:
         sys.stderr.write("\n" * sys.stderr.isatty())
         return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of a pipe, such as head, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return EXIT_READER_LEFT
 
 
 def _run(words: Sequence[str]) -> int:
@@ -127,6 +133,8 @@ def _parser() -> argparse.ArgumentParser:
 
     check = commands.add_parser("check", help="check a settings file")
     check.add_argument("file", nargs="?", help="settings (default: as for serve)")
+    check.add_argument("--live", action="store_true", help="also reach each upstream: DNS, TLS, key, model, one token (it "
+                       "costs a token)")
 
     init = commands.add_parser("init", help="write a settings file to start from")
     init.add_argument("file", nargs="?", default="stayfast.yaml", help="output file (default: %(default)s)")
@@ -168,6 +176,12 @@ def _add_monitoring(commands: "argparse._SubParsersAction[Command]") -> None:
 
     dashboard = commands.add_parser("dashboard", help="print the Grafana dashboard")
     dashboard.add_argument("--out", metavar="FILE", help="where (default: standard output)")
+
+    top = commands.add_parser("top", help="show routes and upstreams of a running gateway, once a second")
+    top.add_argument("url", nargs="?", default="http://127.0.0.1:8090", help="the gateway (default: %(default)s)")
+    top.add_argument("--once", action="store_true", help="print one table and exit")
+    top.add_argument("--json", action="store_true", help="print one frame as JSON and exit")
+    top.add_argument("--key-env", metavar="NAME", help="the variable of the environment that holds a key")
 
     explain = commands.add_parser("explain", help="show where the time of a recent request went")
     explain.add_argument("request_id", metavar="REQUEST-ID", help="the answer's x-request-id")

@@ -10,11 +10,15 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from random import Random
 
 from stayfast import __version__, compose
 from stayfast.cli import curl_example, print_message
+from stayfast.cli.terminal import style_of_output
 from stayfast.compose.caching import explain_missing_packages, prefix_rules
+from stayfast.compose.live_check import check_upstreams
 from stayfast.core.clock import SystemClock
+from stayfast.core.units import make_printable
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import (
     BUILT_IN,
@@ -99,7 +103,20 @@ def check(arguments: argparse.Namespace) -> int:
     _print_warnings(source, settings)
     if why := explain_missing_packages(settings):
         print_message(why)
-    return 0
+    return asyncio.run(_check_live(settings)) if arguments.live else 0
+
+
+async def _check_live(settings: Settings) -> int:
+    """Print a line for each step to each upstream. Status 1: one fails."""
+    n_failed, last, ink = 0, "", style_of_output()
+    async for step in check_upstreams(settings, SystemClock(), Random()):
+        n_failed += not step.works
+        mark = "ok   " if step.works else "FAILS"
+        lines = ink.wrap(make_printable(f"  {mark} {step.what}: {step.text}"), 8)
+        sys.stdout.write("\n".join([*([] if step.upstream == last else [step.upstream]), *lines, ""]))
+        sys.stdout.flush()
+        last = step.upstream
+    return 1 if n_failed else 0
 
 
 def _print_warnings(source: SettingsText, settings: Settings) -> None:

@@ -10,6 +10,7 @@ from stayfast.core.units import make_printable
 from stayfast.lab.load.stats import MeasuredRun
 from stayfast.lab.report.assertions import SHARES, AssertionResult
 from stayfast.lab.report.compare import ComparedQuantity, Comparison, Interval
+from stayfast.lab.report.meaning import explain_run
 
 RANKS: Final = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
 _HEADLINE: Final = (("ttft_sched", "to the first token"), ("e2e_sched", "to the last token"))
@@ -119,6 +120,7 @@ def _format_run(run: MeasuredRun, ink: TerminalStyle) -> str:
     lines += [_format_latency(run, name, words, ink.bold) for name, words in _HEADLINE]
     lines += [ink.dim("  from the actual send")]
     lines += [_format_latency(run, name, words, str) for name, words in _FROM_SEND if name in run.shown_latencies]
+    lines += ["", *(line for sentence in explain_run(run) for line in ink.wrap(f"  {sentence}"))]
     return "\n".join([*lines, "", *_format_counts(run, ink), ""])
 
 

@@ -17,6 +17,7 @@ from stayfast.lab.report.html import charts
 from stayfast.lab.report.html.charts import TimelineSeries, heat_map
 from stayfast.lab.report.html.frame import COLOURS, COUNTS, RATES, SECONDS, Unit, document
 from stayfast.lab.report.html.markup import Child, Markup, join, tag
+from stayfast.lab.report.meaning import explain_run
 from stayfast.lab.report.table import RANKS, format_actual, sort_by_count
 from stayfast.lab.report.timeline import make_gap_heat, make_metric_heat, make_timeline, split_by_stage
 
@@ -173,7 +174,9 @@ def _headline(runs: Sequence[MeasuredRun]) -> Markup | None:
         ("Goodput", "of what was offered", [amounts.format_share(run.goodput.share) for run in runs]),
         ("Failed", "no whole answer", [amounts.format_share(run.error_share) for run in runs]),
     )
-    return tag("section", *(_make_tile(*tile) for tile in tiles), cls="tiles")
+    meanings = [tag("p", *((_swatch(order), tag("b", run.result.label), ": ") if len(runs) > 1 else ()), text, cls="meaning")
+                for order, run in enumerate(runs) if (text := " ".join(explain_run(run)))]
+    return tag("section", tag("div", *(_make_tile(*tile) for tile in tiles), cls="tiles"), *meanings)
 
 
 def _format_rank(run: MeasuredRun, name: str, share: float) -> str:
