@@ -3,7 +3,7 @@
     pip download --no-deps genai-prices litellm --dest /tmp/prices
     .venv/bin/python scripts/price_table.py /tmp/prices 2026-11-09
 
-The date is that of the older of the two releases. genai-prices cites each provider's own page, which becomes the row's source.
+The date is that of the older of the two releases. genai-prices cites each provider's own page, which becomes the source.
 Left out: names that move (`latest`), prices by time of day, audio, images and search, and tiers that are no multiple.
 """
 
@@ -35,7 +35,8 @@ PROVIDERS = {
     "azure": ("azure", {"azure", "azure_ai"}, ("azure/", "azure_ai/")),
 }
 MODES = {"chat", "responses", "completion", "embedding"}
-LEFT_OUT = re.compile(r"latest|audio|realtime|search|image|transcribe|tts|ft:|computer-use|deep-research|live|guard|robotics|omni")
+LEFT_OUT = re.compile(r"latest|audio|realtime|search|image|transcribe|tts|ft:|computer-use|deep-research|live|guard|robotics"
+                      "|omni")
 MANY_NAMES = {"groq", "together", "fireworks"}  # names of these contain slashes
 FIVE = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok", "cache_write_1h_mtok")
 FIELDS = ("input_per_mtok", "output_per_mtok", "cached_read_per_mtok", "cache_write_per_mtok", "cache_write_1h_per_mtok")
@@ -102,7 +103,8 @@ def merge(ours: str, one: Rates, other: Rates, row: dict[str, Any]) -> dict[str,
             return None
         merged["long_prompt"] = {"above_tokens": one.long_above, "input_factor": round(factors[0][0], 6),
                                  "output_factor": round(factors[1][0], 6)}
-    batch = {round(row[name + "_batches"] / row[name], 6) for name in LITELLM[:2] if row.get(name) and row.get(name + "_batches")}
+    batch = {round(row[name + "_batches"] / row[name], 6) for name in LITELLM[:2]
+             if row.get(name) and row.get(name + "_batches")}
     if len(batch) == 1 and (factor := batch.pop()) < 1.0:
         merged["batch_factor"] = factor
     return merged

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
@@ -17,6 +18,7 @@ from stayfast.cli import curl_example, print_message
 from stayfast.cli.terminal import style_of_output
 from stayfast.compose.caching import explain_missing_packages, prefix_rules
 from stayfast.compose.live_check import check_upstreams
+from stayfast.compose.prices import price_lines
 from stayfast.core.clock import SystemClock
 from stayfast.core.units import make_printable
 from stayfast.lab.simulated.settings import KINDS
@@ -99,7 +101,8 @@ def check(arguments: argparse.Namespace) -> int:
     if wrong := find_unusable_files(settings):
         print_message("\n".join(f"{source.name}: {one}" for one in wrong))
         return 1
-    sys.stdout.write("\n".join((_summarize(settings), *prefix_rules(settings))) + "\n")
+    today = datetime.now(UTC).date()
+    sys.stdout.write("\n".join((_summarize(settings), *prefix_rules(settings), *price_lines(settings, today))) + "\n")
     _print_warnings(source, settings)
     if why := explain_missing_packages(settings):
         print_message(why)

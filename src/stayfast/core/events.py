@@ -11,6 +11,8 @@ import msgspec
 from stayfast.core.steps import StepDone
 from stayfast.core.types import Api, Outcome, Stage, Usage
 
+UNPRICED = "unpriced"  # tokens without a known price
+
 
 class StageDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A stage ended. Instants are monotonic seconds; `allowance_s` is the time that it was allowed to use."""
@@ -94,6 +96,7 @@ class AttemptDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     response_id: str | None = None  # the upstream's name for its answer
     response_model: str | None = None  # the model that the upstream named in its answer
     is_estimated: bool = False  # the upstream did not report all of `usage`, because the attempt was cancelled
+    price: str = ""  # where `cost_usd` comes from: own, table or reported; unpriced: tokens without a price
 
 
 class Hedged(msgspec.Struct, frozen=True, gc=False):
@@ -223,6 +226,17 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
             if attempt.cost_usd is not None:
                 costs_usd[attempt.role] = costs_usd.get(attempt.role, 0.0) + attempt.cost_usd
         return costs_usd
+
+    @property
+    def price(self) -> str:
+        """Where the cost comes from: own prices, the table of list prices, or reported by the upstream; unpriced: no tokens
+        have a price; partial: some have none; mixed: several of these. Empty: no tokens.
+        """
+        attempts = self.attempts
+        if len(attempts) == 1:
+            return attempts[0].price
+        found = {attempt.price for attempt in attempts if attempt.price}
+        return next(iter(found)) if len(found) == 1 else "" if not found else "partial" if UNPRICED in found else "mixed"
 
     @property
     def cost_usd(self) -> float | None:

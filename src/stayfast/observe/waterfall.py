@@ -110,6 +110,7 @@ class Waterfall(msgspec.Struct, omit_defaults=True):
     cache: str | None = None  # result of the route's cache
     cache_key: str | None = None  # of the answer from the cache, or of its own stored answer
     saved_usd: float | None = None  # cost of the cached answer when it was made
+    price: str = ""  # where the cost comes from: own, table, reported, mixed, partial; unpriced: no price is known
 
 
 class RequestSummary(msgspec.Struct, omit_defaults=True):
@@ -122,6 +123,8 @@ class RequestSummary(msgspec.Struct, omit_defaults=True):
     route: str | None = None
     upstream: str | None = None
     ttft_ms: float | None = None
+    cost_usd: float | None = None
+    price: str = ""  # as in Waterfall
 
 
 def without_details(fact: RequestDone) -> RequestDone:
@@ -134,7 +137,8 @@ def without_details(fact: RequestDone) -> RequestDone:
 def summarize_request(fact: RequestDone) -> RequestSummary:
     return RequestSummary(fact.request_id, fact.wall_at, fact.status, outcome_of(fact),
                           _ms(fact.ended_at - fact.accepted_at),
-                  next(explain_request(fact, None)), fact.route, fact.upstream, _ms_or_none(fact.ttft_s))
+                  next(explain_request(fact, None)), fact.route, fact.upstream, _ms_or_none(fact.ttft_s),
+                          fact.cost_usd, fact.price)
 
 
 def build_waterfall(fact: RequestDone, usual: LogHistogram) -> Waterfall:
@@ -152,7 +156,8 @@ def build_waterfall(fact: RequestDone, usual: LogHistogram) -> Waterfall:
         [StageSpent(done.stage.value, _ms(done.began_at - start), _ms(done.spent_s), _ms(done.allowance_s),
                     done.stage is fact.over_stage) for done in fact.stages],
         [_lane(attempt, start) for attempt in fact.attempts],
-        fact.cache, fact.cache_key.hex() if fact.cache_key is not None else None, fact.saved_usd)
+        fact.cache, fact.cache_key.hex() if fact.cache_key is not None else None, fact.saved_usd,
+        fact.price)
 
 
 def explain_request(fact: RequestDone, normal: BaselineTimes | None) -> Iterator[str]:

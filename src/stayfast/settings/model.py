@@ -27,8 +27,10 @@ from stayfast.policy.routing.affinity import AffinityConfig
 from stayfast.policy.routing.outlier_ejection import EjectConfig
 from stayfast.policy.slo import Slo
 from stayfast.server.config import ServerConfig
+from stayfast.settings.price_table import merge_prices
 from stayfast.settings.upstreams import (
     EmbeddedUpstream,
+    HttpUpstream,
     StoreSettings,
     TurnUpstreamSettings,
     Upstream,
@@ -251,6 +253,8 @@ class Settings:
         "Text embeddings for semantic caches; one model for all routes.")] = field(default_factory=EmbedderConfig)
     jobs: Annotated[JobsConfig, SettingDoc(
         "Durable jobs, batches and background responses (docs/concepts/jobs.md).")] = field(default_factory=JobsConfig)
+    price_table: Annotated[bool, SettingDoc(
+        "List prices for models without `prices`, at upstreams with a provider's own address (docs/prices.md).")] = True
     workers: Annotated[int, SettingDoc("Processes that share the port, to use more cores.", minimum=1, maximum=256)] = 1
 
     def __post_init__(self) -> None:
@@ -271,9 +275,12 @@ class Settings:
         return self.upstreams[upstream].models.get(route) or self.routes[route].model
 
     def prices_for(self, upstream: str) -> Prices:
-        """The prices at one upstream. The embedded model has none; a turn reports its own costs."""
+        """The prices at one upstream, list prices included. The embedded model has none; a turn reports its own costs."""
         upstream_settings = self.upstreams[upstream]
-        return {} if isinstance(upstream_settings, EmbeddedUpstream | TurnUpstreamSettings) else upstream_settings.prices
+        if isinstance(upstream_settings, EmbeddedUpstream | TurnUpstreamSettings):
+            return {}
+        base_url = upstream_settings.base_url if isinstance(upstream_settings, HttpUpstream) else ""
+        return merge_prices(upstream_settings.prices, base_url, uses_table=self.price_table)
 
     def fallback_model_for(self, route: str, tier: FallbackTier, upstream: str) -> str | None:
         """The same for an upstream of a fallback tier; the tier's own model name takes precedence."""

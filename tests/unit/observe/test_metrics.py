@@ -35,10 +35,18 @@ def test_a_request_is_counted_once_everywhere() -> None:
 def test_tokens_and_cost_are_the_attempts() -> None:
     """Two attempts for one answer cost twice; the second is a retry."""
     metrics = counting(attempt(fault="reset", outcome=Outcome.DROPPED, upstream="v"), attempt(n_attempt=2, role="retry"))
-    assert counted(metrics, known.COST) == {("m", "v", "first"): 0.25, ("m", "u", "retry"): 0.25}
+    assert counted(metrics, known.COST) == {("m", "v", "first", "own"): 0.25, ("m", "u", "retry", "own"): 0.25}
     assert counted(metrics, known.TOKENS)["m", "u", "output"] == 20
+    assert counted(metrics, known.UNPRICED) == {}
     assert counted(metrics, known.RETRIES) == {("m", "u"): 1}
     assert counted(metrics, known.ATTEMPTS) == {("m", "v", "dropped", "reset", ""): 1, ("m", "u", "success", "", ""): 1}
+
+
+def test_cost_is_by_source_and_unpriced_attempts_are_counted() -> None:
+    """An attempt without a known price is in no sum of USD."""
+    metrics = counting(attempt(price="table"), attempt(), attempt(price="unpriced", cost_usd=None))
+    assert counted(metrics, known.COST) == {("m", "u", "first", "table"): 0.25, ("m", "u", "first", "own"): 0.25}
+    assert counted(metrics, known.UNPRICED) == {("m", "u"): 1}
 
 
 @pytest.mark.parametrize(("changes", "n"), [

@@ -58,7 +58,9 @@ RESCUES = _counter("rescues", "Answers that stalled or broke off, by result of o
 STALLS = _counter("stalls", "Stalls in running answers.", *_WHERE)
 TRUNCATED = _counter("truncated_streams", "Streams that broke off after their first chunk.", "upstream")
 TOKENS = _counter("tokens", "Tokens reported by upstreams.", *_WHERE, "kind")
-COST = _counter("cost_usd", "Cost of attempts by the configured prices and their role, USD.", *_WHERE, "kind")
+COST = _counter("cost_usd", "Cost of attempts by their role, and by where the price comes from, USD.", *_WHERE, "kind",
+                "price")
+UNPRICED = _counter("unpriced_attempts", "Attempts with tokens but without a known price.", *_WHERE)
 OPENED = _counter("connections_opened", "New upstream connections.", "upstream", "http_version", "tls")
 REUSED = _counter("connections_reused", "Requests on a pooled connection.", "upstream")
 ENGINE_STATES = _counter("engine_states", "State changes of the embedded engine.", "state")
@@ -164,9 +166,10 @@ BUILD_INFO = _gauge("build_info", "1; version in the labels.", "version", "pytho
 
 FAMILIES = (
     REQUESTS, REFUSED, CLIENT_LEFT, DEADLINE_EXCEEDED, STAGE_OVERRUNS, DEGRADED, ATTEMPTS, RETRIES, RETRIES_WITHHELD,
-    EJECTIONS, HEDGES, RESCUES, STALLS, TRUNCATED, TOKENS, COST, OPENED, REUSED, ENGINE_STATES, SHEDS, CACHE, CACHE_SAVED_S,
-    CACHE_SAVED_USD, CACHE_REFRESHES, AFFINITY, PREFIX_TOKENS, PREFIX_CACHE, PREFIX_CACHE_TOKENS, PREFIX_WAITS, STORE,
-    TURN_STEPS, TURN_THREADS, LOST, TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE, STEP_SECONDS, HANDSHAKE,
+    EJECTIONS, HEDGES, RESCUES, STALLS, TRUNCATED, TOKENS, COST, UNPRICED, OPENED, REUSED, ENGINE_STATES, SHEDS, CACHE,
+    CACHE_SAVED_S, CACHE_SAVED_USD, CACHE_REFRESHES, AFFINITY, PREFIX_TOKENS, PREFIX_CACHE, PREFIX_CACHE_TOKENS,
+    PREFIX_WAITS, STORE, TURN_STEPS, TURN_THREADS, LOST, TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE,
+    STEP_SECONDS, HANDSHAKE,
     STORE_SECONDS, LOOP_LAG, IN_FLIGHT, QUEUE_DEPTH, LIMIT, BREAKER_STATE, EJECTED, PREDICTOR_ERROR, RETRY_BUDGET,
     SPIKE_FACTOR, CACHE_BYTES, CACHE_ENTRIES, STORE_BYTES, STORE_ENTRIES, PREFIX_MOVING, WORKERS, FLEET_BREAKERS,
     FLEET_GATEWAYS, FLEET_AGE, WEBSOCKETS, WEBSOCKET_MESSAGES, BUILD_INFO, SEMANTIC,

@@ -16,7 +16,7 @@ content event counts as one token. Discounts, and prices by time of day, are not
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 from stayfast.core.setting import SettingDoc, check_bounds
@@ -60,24 +60,25 @@ class Price:
         "Factor of all prices for answers that the provider reports at its batch or flex tier; null: 1.",
         minimum=0, maximum=1)] = None
     long_prompt: Annotated[LongPrompt | None, SettingDoc("Other prices of long prompts.")] = None
+    table: Annotated[str, SettingDoc(
+        "Row of the table of list prices, such as azure/o3, whose figures apply. Only alone.")] = ""
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        if self.table and any(getattr(self, known.name) != known.default for known in fields(self) if known.name != "table"):
+            raise ValueError("table must be alone: its row has the figures")
 
     @property
     def source(self) -> str:
         """own: from the settings; table: from the table of list prices."""
         return OWN_PRICE
 
-    def tier_factor(self, tier: str) -> float | None:
-        """The factor of all prices at a service tier that is not the plain one; None: unknown."""
-        return self.batch_factor if tier in BATCH_TIERS and self.batch_factor is not None else 1.0
+    def has_tier(self, tier: str) -> bool:
+        """Whether these are the prices of this service tier."""
+        return True
 
-    def cost_usd(self, usage: Usage) -> float | None:
-        """None: the answer's tier has no known price."""
-        factor = 1.0 if usage.tier in STANDARD_TIERS else self.tier_factor(usage.tier)
-        if factor is None:
-            return None
+    def cost_usd(self, usage: Usage) -> float:
+        factor = self.batch_factor if self.batch_factor is not None and usage.tier in BATCH_TIERS else 1.0
         inputs = self.input_per_mtok
         read = inputs if self.cached_read_per_mtok is None else self.cached_read_per_mtok
         write = inputs if self.cache_write_per_mtok is None else self.cache_write_per_mtok
@@ -114,8 +115,8 @@ class ListPrice(Price):
     def source(self) -> str:
         return TABLE_PRICE
 
-    def tier_factor(self, tier: str) -> float | None:
-        return self.batch_factor if tier in BATCH_TIERS else None
+    def has_tier(self, tier: str) -> bool:
+        return tier in STANDARD_TIERS or (tier in BATCH_TIERS and self.batch_factor is not None)
 
 
 Prices = Mapping[str, Price]  # by the upstream's own name for a model; ANY_MODEL: all others

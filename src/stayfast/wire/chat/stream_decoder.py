@@ -264,6 +264,7 @@ class LargeChat(msgspec.Struct, gc=False):
     id: Any = None
     model: Any = None
     error: Any = None
+    service_tier: Any = None
 
 
 _LARGE: Final = msgspec.json.Decoder(LargeChat)
