@@ -256,6 +256,8 @@ class Settings:
     price_table: Annotated[bool, SettingDoc(
         "List prices for models without `prices`, at upstreams with a provider's own address (docs/prices.md).")] = True
     workers: Annotated[int, SettingDoc("Processes that share the port, to use more cores.", minimum=1, maximum=256)] = 1
+    # by dotted path (`settings.effective.setting_sources`); not a setting
+    sources: Mapping[str, str] = field(default_factory=empty_mapping, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_bounds(self)
