@@ -41,6 +41,7 @@ from stayfast.settings import (
     read_settings_file,
 )
 from stayfast.settings.effective import SettingsReport, settings_as_yaml
+from stayfast.settings.presets import preset_lines
 from stayfast.turns.function import file_state
 from stayfast.workers.channels import ParentChannel, WorkerPeers, runtime_directory
 from stayfast.workers.supervisor import (
@@ -107,7 +108,8 @@ def check(arguments: argparse.Namespace) -> int:
         sys.stdout.write(settings_as_yaml(SettingsReport(settings).read()))
         return 0
     today = datetime.now(UTC).date()
-    sys.stdout.write("\n".join((_summarize(settings), *prefix_rules(settings), *price_lines(settings, today))) + "\n")
+    sys.stdout.write("\n".join((_summarize(settings), *prefix_rules(settings), *preset_lines(settings.sources),
+                                *price_lines(settings, today))) + "\n")
     _print_warnings(source, settings)
     if why := explain_missing_packages(settings):
         print_message(why)

@@ -27,6 +27,7 @@ from stayfast.policy.routing.affinity import AffinityConfig
 from stayfast.policy.routing.outlier_ejection import EjectConfig
 from stayfast.policy.slo import Slo
 from stayfast.server.config import ServerConfig
+from stayfast.settings.presets import Preset
 from stayfast.settings.price_table import merge_prices
 from stayfast.settings.upstreams import (
     EmbeddedUpstream,
@@ -107,6 +108,8 @@ class RouteSettings:
         "Outlier ejection: when an upstream is left out.")] = field(default_factory=EjectConfig)
     model: Annotated[str | None, SettingDoc(
         "Model name at these upstreams, unless their `models` name one. null: as the client sent it.")] = None
+    preset: Annotated[Preset | None, SettingDoc(
+        "Kind of work: an objective, time limits and retries where the route sets none itself (docs/promises.md).")] = None
     deadline: Annotated[float | None, SettingDoc(
         "Seconds from accept to last byte. null: timeouts.total_s.", more_than=0, maximum=86_400)] = None
     budget: Annotated[BudgetConfig, SettingDoc(

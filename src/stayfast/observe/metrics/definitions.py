@@ -7,9 +7,12 @@ Step names of turns are the author's; only the first MAX_STEP_NAMES per upstream
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
-LATENCY_BOUNDS_S = tuple(0.01 * 2 ** (i / 2) for i in range(29))  # 10 ms to 164 s, about 41 % apart
+# 41 % apart or a little more; each bound that promises are usually made of: 0.1, 0.5, 1, 2, 5, 10 and 30 s
+LATENCY_BOUNDS_S = (0.01, 0.014, 0.02, 0.03, 0.04, 0.055, 0.075, 0.1, 0.14, 0.2, 0.28, 0.37, 0.5, 0.7, 1.0, 1.4, 2.0, 2.7,
+                    3.7, 5.0, 7.0, 10.0, 14.0, 20.0, 30.0, 42.0, 60.0, 100.0, 164.0)
 GAP_BOUNDS_S = tuple(0.001 * 2 ** (i / 2) for i in range(23))  # 1 ms to 2 s
-JOB_BOUNDS_S = tuple(0.1 * 2**i for i in range(21))  # 0.1 s to 29 h
+JOB_BOUNDS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0,
+                14_400.0, 28_800.0, 57_600.0, 104_857.6)  # to 29 h
 OWN_BOUNDS_S = tuple(0.0001 * 2**i for i in range(17))  # 0.1 ms to 6.6 s
 
 GEN_AI_BOUNDS_S = tuple(0.01 * 2**i for i in range(14))  # the buckets of OpenTelemetry's GenAI conventions
