@@ -149,20 +149,24 @@ class UiRig:
     async def live(self, request: web.Request) -> web.StreamResponse:
         self.last_ids.append(request.headers.get("last-event-id", ""))
         answer = web.StreamResponse(headers={"content-type": "text/event-stream", "cache-control": "no-cache"})
-        await answer.prepare(request)
+        with suppress(ConnectionResetError):
+            await answer.prepare(request)
         task = asyncio.current_task()
         assert task is not None
         self.streams.add(task)
         self.n_streams += 1
         try:
-            while True:
+            while not request.transport.is_closing() if request.transport is not None else False:
                 if not self.is_silent:
                     frame = self.frame(time.time())
                     await answer.write(b"id: %d\nevent: frame\ndata: %b\n\n" % (frame.n, msgspec.json.encode(frame)))
                 await asyncio.sleep(EVERY_S)
+        except ConnectionResetError:
+            pass  # the page has gone
         finally:
             self.n_streams -= 1
             self.streams.discard(task)
+        return answer
 
     async def history(self, request: web.Request) -> web.Response:
         seconds, now = int(request.query.get("seconds", "900")), time.time()

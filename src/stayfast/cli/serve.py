@@ -23,6 +23,7 @@ from stayfast.compose.prices import price_lines
 from stayfast.core.clock import SystemClock
 from stayfast.core.units import make_printable
 from stayfast.lab.simulated.settings import KINDS
+from stayfast.server.ui_paths import PAGE
 from stayfast.settings import (
     BUILT_IN,
     EmbeddedUpstream,
@@ -299,6 +300,8 @@ def startup_message(settings: Settings, addresses: Sequence[tuple[str, int]], ve
     url = f"http://{_client_host(host)}:{port}/v1"
     bound = "" if _client_host(host).strip("[]") == host else f" ({host}, port {port})"
     lines = [f"stayfast {version} listens on {url}{bound}", f"models: {', '.join(settings.routes)}"]
+    if settings.server.has_page:
+        lines.append(f"page: {url.removesuffix('/v1')}{PAGE}")
     model = _model_to_try(settings)
     if model is not None:
         key = '-H "authorization: Bearer $STAYFAST_KEY"' if settings.server.demands_key else ""

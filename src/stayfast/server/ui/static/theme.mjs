@@ -1,4 +1,4 @@
-// Sets the theme before the first paint where the user has chosen one; else the system's preference applies.
+// Sets the theme as early as a module can where the user has chosen one; else the system's preference applies.
 export const THEMES = ["auto", "light", "dark"];
 const NAME = "stayfast.theme";
 
