@@ -103,7 +103,8 @@ class Observers:
         if self.leases is not None:
             self.leases.leader.count_live = lambda: self.fleet.part.n_gateways
         self.aggregate = WorkerAggregate(self.metrics, self.recent, self.batch.flush, siblings or WorkerPeers(),
-                                        Caches(current.routes), TurnRegistry(current.turns), self.fleet)
+                                        Caches(current.routes), TurnRegistry(current.turns), self.fleet,
+                                        settings.metrics.aliases)
         self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))
 
     def _lost(self) -> list[tuple[str, int]]:

@@ -424,6 +424,14 @@ class JobEnded(msgspec.Struct, frozen=True, gc=False):
     run_s: float
 
 
+class BatchEnded(msgspec.Struct, frozen=True, gc=False):
+    """A batch was completed. seconds: from its creation to its files of results."""
+
+    route: str  # of its first line
+    n_lines: int
+    seconds: float
+
+
 class JobReturned(msgspec.Struct, frozen=True, gc=False):
     """A claimed job went back to the queue. why: a code. is_failure: an attempt failed, and another follows."""
 
@@ -457,8 +465,8 @@ class JobStoreCalled(msgspec.Struct, frozen=True, gc=False):
 Fact = (StageDone | TokenGaps | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused
         | ProbeFailed | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreCallDone
         | StoreChanged | PrefixFinding | SemanticLookup | SemanticJudged | JudgeUnclear | Renewed | Retried | Ejected
-        | TurnFailed | KeysFailed | ConnectionsClosed | DescriptorsExhausted | JobEnded | JobReturned | JobLeaseLost
-        | JobsSwept | JobStoreCalled | PromptSampled | QuotaReported)
+        | TurnFailed | KeysFailed | ConnectionsClosed | DescriptorsExhausted | JobEnded | BatchEnded | JobReturned
+        | JobLeaseLost | JobsSwept | JobStoreCalled | PromptSampled | QuotaReported)
 
 
 def describe_budget(spent: float, budget: float) -> str:

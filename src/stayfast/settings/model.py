@@ -193,6 +193,9 @@ class MetricsSettings:
     enabled: Annotated[bool, SettingDoc("Collect and serve metrics.")] = True
     gen_ai: Annotated[bool, SettingDoc(
         "Also OpenTelemetry's GenAI metrics (gen_ai_client_*, gen_ai_server_*). Read at start only.")] = False
+    aliases: Annotated[bool, SettingDoc(
+        "Also the figures under common names, such as llm_request_duration_seconds and kv_cache_hit_rate. Read at start "
+        "only.")] = False
 
 
 @dataclass(frozen=True, slots=True)

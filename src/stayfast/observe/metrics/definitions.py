@@ -89,6 +89,8 @@ JOBS_RETURNED = _counter("jobs_returned", "Claimed jobs that went back to the qu
                          "reason")
 JOB_LEASES_LOST = _counter("job_leases_lost", "Running jobs whose claim was superseded.", "route")
 JOBS_SWEPT = _counter("jobs_swept", "Jobs of dead workers recovered, jobs dead or expired in the queue.", "result")
+BATCH_SQUARES = _counter("batch_seconds_squared", "Squares of the times in stayfast_batch_seconds, for their variance.",
+                         "route")
 JOB_STORE_CALLS = _counter("job_store_calls", "Calls to the store of jobs.", "op", "result")
 LOST = _counter("telemetry_lost", "Log lines and spans dropped because their reader was too slow.", "kind")
 
@@ -114,6 +116,8 @@ JOB_WAIT = Family("stayfast_job_wait_seconds", "histogram", "From when a job was
                   JOB_BOUNDS_S)
 JOB_RUN = Family("stayfast_job_run_seconds", "histogram", "From the last claim of a job to its stored result.", ("route",),
                  JOB_BOUNDS_S)
+BATCH_SECONDS = Family("stayfast_batch_seconds", "histogram", "From the creation of a completed batch to its end.",
+                       ("route",), JOB_BOUNDS_S)
 JOB_STORE_SECONDS = Family("stayfast_job_store_seconds", "histogram", "Calls to the store of jobs.", ("op",), OWN_BOUNDS_S)
 
 _GEN_AI = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
@@ -179,7 +183,7 @@ FAMILIES = (
     SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR, SEMANTIC_JUDGED, SEMANTIC_JUDGE_MISS,
     QUOTA_SLACK, QUOTA_EXACT, QUOTA_STORE_LOST, QUOTA_STORE_CALLS, JOBS, JOBS_OLDEST,
     JOBS_OVERDUE, JOBS_ALLOWED, JOBS_ENDED, JOBS_RETURNED, JOB_LEASES_LOST, JOBS_SWEPT, JOB_WAIT, JOB_RUN, JOB_STORE_CALLS,
-    JOB_STORE_SECONDS, GEN_AI_DURATION,
+    JOB_STORE_SECONDS, BATCH_SECONDS, BATCH_SQUARES, GEN_AI_DURATION,
     GEN_AI_FIRST_CHUNK, GEN_AI_TOKENS, GEN_AI_SERVER_TTFT,
 )
 MERGED_BY_MAX = frozenset((BREAKER_STATE.name, FLEET_GATEWAYS.name, FLEET_AGE.name,
