@@ -119,7 +119,7 @@ class MetricsSink:
         self._costs = counts[known.COST.name], counts[known.UNPRICED.name]
         self._reused, self._cache = counts[known.REUSED.name], counts[known.CACHE.name]
         self._gap_s = histograms[known.GAP.name]
-        self._stage_s = {stage: histograms[known.STAGE.name][(stage.value,)] for stage in Stage}
+        self._stage_s = histograms[known.STAGE.name]
         self._saved = CacheSavings(self.totals, clock, self.first_tokens)
         self._series: dict[Labels, _RequestSeries] = {}  # route, upstream, outcome
         self._steps: defaultdict[str, set[str]] = defaultdict(set)  # names of served turns' steps, by upstream
@@ -251,7 +251,7 @@ class MetricsSink:
 
     def _count_requests(self, facts: list[RequestDone]) -> None:
         by_series: dict[tuple[str, str, str], list[RequestDone]] = {}
-        spent_s: dict[Stage, list[float]] = {stage: [] for stage in Stage}
+        spent_s: defaultdict[Labels, list[float]] = defaultdict(list)
         requests, cached = self._requests, list[RequestDone]()
         for fact in facts:
             route, outcome = fact.route or known.NO_ROUTE, outcome_of(fact)
@@ -262,7 +262,7 @@ class MetricsSink:
             else:
                 by_series[series_key] = [fact]
             for done in fact.stages:
-                spent_s[done.stage].append(done.ended_at - done.began_at)
+                spent_s[route, done.stage._value_].append(done.ended_at - done.began_at)
             if outcome != "ok" or fact.over_stage is not None:
                 self._count_problems(route, fact)
             if fact.cache is not None:
@@ -273,8 +273,8 @@ class MetricsSink:
             (self._series.get(series_key) or self._create_series(series_key)).take(same)
         for fact in cached:
             self._saved.record_hit(fact)
-        for stage, histogram in self._stage_s.items():
-            histogram.add_all(spent_s[stage])
+        for labels, values_s in spent_s.items():
+            self._stage_s[labels].add_all(values_s)
 
     def _create_series(self, series_key: tuple[str, str, str]) -> "_RequestSeries":
         histograms, route, upstream = self.totals.histograms, series_key[0], series_key[1]

@@ -105,7 +105,7 @@ GAP = Family("stayfast_gap_seconds", "histogram", "Time between chunks of runnin
 QUEUE_WAIT = Family("stayfast_queue_wait_seconds", "histogram", "Accept to start of processing.", ("route",), OWN_BOUNDS_S)
 OVERHEAD = Family("stayfast_overhead_seconds", "histogram", "Time to first token without an attempt in progress.",
                   ("route",), OWN_BOUNDS_S)
-STAGE = Family("stayfast_stage_seconds", "histogram", "Time by stage.", ("stage",), OWN_BOUNDS_S)
+STAGE = Family("stayfast_stage_seconds", "histogram", "Time by stage.", ("route", "stage"), OWN_BOUNDS_S)
 STEP_SECONDS = Family("stayfast_turn_step_seconds", "histogram", "Time by step of served turns.", ("upstream", "step"),
                       OWN_BOUNDS_S)
 HANDSHAKE = Family("stayfast_handshake_seconds", "histogram", "TCP and TLS of new upstream connections.", ("upstream",),
