@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import nlargest
+from itertools import chain
 from pathlib import Path
 from platform import python_version
 from typing import Any
@@ -19,6 +20,7 @@ from stayfast import __version__
 from stayfast.compose.fleet_host import Fleet
 from stayfast.core.events import RequestDone
 from stayfast.observe.metrics import definitions as known
+from stayfast.observe.metrics.aliases import alias_lines
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import MetricsSnapshot, Totals
 from stayfast.observe.metrics.definitions import BUILD_INFO, WORKERS
@@ -261,6 +263,8 @@ class WorkerAggregate:
     turns: TurnRegistry
     fleet: Fleet | None = None  # None: in a laboratory
     answer_snapshot: Callable[[bytes], Awaitable[bytes]] | None = None
+    has_aliases: bool = False  # also the metrics' common names
+    read_engines: Callable[[], Mapping[str, Mapping[str, float]]] = dict  # engines' figures by upstream, for these names
 
     async def start(self) -> None:
         """Take over the counts of this worker's predecessor, and answer the others. Raises OSError."""
@@ -276,7 +280,8 @@ class WorkerAggregate:
         workers[("answered",)], workers[("silent",)] = n_answered, n_silent
         whole.gauges[BUILD_INFO.name][__version__, python_version()] = 1
         parts = []
-        for number, piece in enumerate(whole.exposition()):
+        aliases = alias_lines(whole, self.read_engines()) if self.has_aliases else ()
+        for number, piece in enumerate(chain(whole.exposition(), aliases)):
             parts.append(piece)
             if number % _N_PIECES_AT_A_TIME == 0:
                 await asyncio.sleep(0)

@@ -117,7 +117,8 @@ class Observers:
                                     is_draining=lambda: self.fleet.part.is_draining),
             current, peers, clock, encode=wrap_snapshot_message, read_caches=self._read_caches)
         self.aggregate = WorkerAggregate(self.metrics, recent, self.batch.flush, peers, Caches(current.routes),
-                                        TurnRegistry(current.turns), self.fleet, self.snapshots.answer)
+                                        TurnRegistry(current.turns), self.fleet, self.snapshots.answer,
+                                        settings.metrics.aliases, self.probes.engine_figures)
         self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))
 
     async def _read_caches(self) -> bytes:

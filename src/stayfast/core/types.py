@@ -118,6 +118,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     cache_write_5m: int = 0
     cache_write_1h: int = 0
     reasoning: int = 0
+    tier: str = ""  # the provider's service tier that it reports: batch, flex, priority, ...; empty: none
 
     @property
     def uncached(self) -> int:

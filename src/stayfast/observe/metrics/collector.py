@@ -15,6 +15,7 @@ from math import inf
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import (
+    UNPRICED,
     AttemptDone,
     ConnectionOpened,
     ConnectionReused,
@@ -118,7 +119,8 @@ class MetricsSink:
         self.totals = Totals(known.bounds_of(slo_bounds_s or {}))
         counts, histograms = self.totals.counters, self.totals.histograms
         self._requests, self._attempts = counts[known.REQUESTS.name], counts[known.ATTEMPTS.name]
-        self._tokens, self._cost_usd = counts[known.TOKENS.name], counts[known.COST.name]
+        self._tokens = counts[known.TOKENS.name]
+        self._costs = counts[known.COST.name], counts[known.UNPRICED.name]
         self._reused, self._cache = counts[known.REUSED.name], counts[known.CACHE.name]
         self._gap_s = histograms[known.GAP.name]
         self._saved = CacheSavings(self.totals, clock, self.first_tokens)
@@ -225,7 +227,9 @@ class MetricsSink:
                     n_cached += usage.cached_read
                     n_output += usage.output
             if fact.cost_usd:
-                self._cost_usd[route, upstream, fact.role] += fact.cost_usd
+                self._costs[0][route, upstream, fact.role, fact.price] += fact.cost_usd
+            elif fact.price == UNPRICED:
+                self._costs[1][route, upstream] += 1
             if fact.is_hedge or fact.n_attempt > 1 or fact.stalls or fact.steps:
                 self._count_extra(fact)
         if is_counted:

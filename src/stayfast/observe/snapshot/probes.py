@@ -95,6 +95,10 @@ class WorkerProbes:
     def stop(self) -> None:
         self._engines.stop()
 
+    def engine_figures(self) -> Mapping[str, Mapping[str, float]]:
+        """Figures of self-hosted engines by upstream; empty in workers other than the first."""
+        return self._engines.collect(self._clock.now()).figures
+
     def consume(self, facts: Sequence[Fact]) -> None:
         by_type: defaultdict[type, list[Any]] = defaultdict(list)
         for fact in facts:
