@@ -29,7 +29,7 @@ class SnapshotSource:
     def __init__(self, traffic: TrafficSink, probes: WorkerProbes, current: CurrentSystem, clock: Clock, *,
                  flush: Callable[[], None], worker: int, is_draining: Callable[[], bool]) -> None:
         self._traffic = traffic
-        self.probes = probes
+        self._probes = probes
         self._current = current
         self._clock = clock
         self._flush = flush
@@ -44,7 +44,7 @@ class SnapshotSource:
             self._worker, self._traffic.closed_since(question.since), self._traffic.live(has_details=question.is_whole),
             [describe_upstream(member, now, changes.get(member.upstream.name, 0)) for member in self._current.members()],
             admit.places.n_waiting if isinstance(admit, Admission) else 0, self._is_draining(),
-            self.probes.collect(is_whole=question.is_whole))
+            self._probes.collect(is_whole=question.is_whole))
 
 
 def describe_upstream(member: UpstreamState, now: float, n_changes: int) -> UpstreamGauges:

@@ -31,7 +31,7 @@ from stayfast.observe.snapshot.frames import (
     shorten,
 )
 from stayfast.observe.snapshot.parts import SeriesKey, TrafficPart, merge_parts
-from stayfast.observe.snapshot.probes import WorkerProbes, merge_probes, sum_machines
+from stayfast.observe.snapshot.probes import merge_probes, sum_machines
 from stayfast.observe.snapshot.ring import SnapshotRing
 from stayfast.observe.snapshot.rows import rows_in_steps
 from stayfast.observe.snapshot.traffic import SLOT_S, ClosedSlot
@@ -256,10 +256,6 @@ class Snapshots:
         self._collector = collector
         self._link = link
         self.feed = LiveFeed(self._fetch_frame, clock, delay_s=FRAME_DELAY_S if collector is not None else FETCH_DELAY_S)
-
-    @property
-    def probes(self) -> WorkerProbes:
-        return self._source.probes
 
     def start(self, spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> asyncio.Task[None] | None:
         """Collect until the returned task is cancelled. None: another worker does."""

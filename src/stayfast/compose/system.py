@@ -44,7 +44,6 @@ from stayfast.observe.metrics.definitions import WEBSOCKET_MESSAGES, WEBSOCKETS
 from stayfast.observe.metrics.gen_ai import GenAiMetrics
 from stayfast.observe.metrics.job_metrics import JobMetrics
 from stayfast.observe.recent_requests import RecentRequests
-from stayfast.observe.snapshot.probes import WorkerProbes
 from stayfast.observe.snapshot.traffic import TrafficSink
 from stayfast.pipeline.admission.controller import QueueOutlook
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
@@ -93,17 +92,17 @@ class Observers:
                                        WEBSOCKETS.name: self.sockets.open_rows()},
                                    counters=lambda: current.counters() | self.fleet.counters() | {
                                        WEBSOCKET_MESSAGES.name: self.sockets.message_rows()})
-        self.recent = RecentRequests(settings.recent)
-        probes = make_probes(siblings.n if siblings is not None else 0, current, self.log,
+        recent = RecentRequests(settings.recent)
+        self.probes = make_probes(siblings.n if siblings is not None else 0, current, self.log,
                                   lambda: self.writer.n_dropped, clock)
         self.tracing = make_span_exporter(settings, self.log, current.peers)
         self.held = HeldBytes(settings.server.max_buffered_bytes)
         has_metrics = settings.metrics.enabled
         gen_ai = GenAiMetrics(self.metrics.totals, current.peers) if has_metrics and settings.metrics.gen_ai else None
-        listeners: list[FactConsumer | None] = [self.log, self.recent, traffic,
+        listeners: list[FactConsumer | None] = [self.log, recent, traffic,
                                             self.metrics if has_metrics else None, gen_ai,
                                             JobMetrics(self.metrics.totals) if has_metrics else None,
-                                            self.tracing, ThroughputMonitor(clock, current.flows), probes]
+                                            self.tracing, ThroughputMonitor(clock, current.flows), self.probes]
         self.batch = FactBatch(*[listener for listener in listeners if listener is not None])
         self.sink: Sink = sink or self.batch
         gateway = gateway_id(settings.fleet, boot_name(siblings))
@@ -114,17 +113,13 @@ class Observers:
             self.leases.leader.count_live = lambda: self.fleet.part.n_gateways
         peers = siblings or WorkerPeers()
         self.snapshots = make_snapshots(
-            gateway, SnapshotSource(traffic, probes, current, clock, flush=self.batch.flush, worker=peers.n,
+            gateway, SnapshotSource(traffic, self.probes, current, clock, flush=self.batch.flush, worker=peers.n,
                                     is_draining=lambda: self.fleet.part.is_draining),
             current, peers, clock, encode=wrap_snapshot_message, read_caches=self._read_caches,
             warn=lambda why: self.log.write_event("snapshots_not_stored", level="warning", detail=why))
-        self.aggregate = WorkerAggregate(self.metrics, self.recent, self.batch.flush, peers, Caches(current.routes),
+        self.aggregate = WorkerAggregate(self.metrics, recent, self.batch.flush, peers, Caches(current.routes),
                                         TurnRegistry(current.turns), self.fleet, self.snapshots.answer)
         self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))
-
-    @property
-    def probes(self) -> WorkerProbes:
-        return self.snapshots.probes
 
     async def _read_caches(self) -> bytes:
         return await self.aggregate.cache_stats()

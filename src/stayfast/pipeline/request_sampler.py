@@ -1,6 +1,6 @@
 """Samples ended requests: the shape of their prompts, and what their upstreams' rate-limit headers report.
 
-At most every LOOK_EVERY_S a request is looked at: a prompt is sampled at most every PROMPT_EVERY_S, and the headers of each
+At most every CHECK_EVERY_S a request is looked at: a prompt is sampled at most every PROMPT_EVERY_S, and the headers of each
 upstream at most every HEADERS_EVERY_S. Any other request costs a comparison. The sampled request is measured after its
 answer was sent. Its text is only read inside of the call; sizes and digests remain.
 """
@@ -15,7 +15,7 @@ from stayfast.pipeline.exchange import Exchange
 from stayfast.wire.prompt_shape import PromptOutline, measure_prompt
 from stayfast.wire.rate_headers import parse_headroom
 
-LOOK_EVERY_S: Final = 0.1
+CHECK_EVERY_S: Final = 0.1
 PROMPT_EVERY_S: Final = 0.5
 HEADERS_EVERY_S: Final = 1.0
 MAX_ROUTES: Final = 256  # with digests of their last prompt
@@ -38,7 +38,7 @@ class RequestSampler:
     def note_end(self, ex: Exchange, done: RequestDone) -> None:
         """A request ended, at `due_at` or later. Never raises for a prompt of unknown form."""
         now = done.ended_at
-        self.due_at = now + LOOK_EVERY_S
+        self.due_at = now + CHECK_EVERY_S
         if now >= self._headers_at.get(done.upstream, 0.0):
             self._headers_at[done.upstream] = now + HEADERS_EVERY_S
             self._report_headers(ex, now)
