@@ -15,9 +15,10 @@ import msgspec
 from stayfast import __version__
 from stayfast.compose.current import CurrentSystem
 from stayfast.compose.routes import models_requested
+from stayfast.compose.snapshot_ring import RingHost, open_ring
 from stayfast.compose.snapshot_source import SnapshotQuestion, SnapshotSource
 from stayfast.core.clock import Clock
-from stayfast.core.errors import Shed
+from stayfast.core.errors import Rejected, Shed
 from stayfast.core.snapshot import LiveFinding, LiveFrame, Snapshot, TrafficRow
 from stayfast.observe.snapshot.builder import cache_rows, job_rows, sums_with_open, upstream_rows
 from stayfast.observe.snapshot.frames import (
@@ -31,6 +32,7 @@ from stayfast.observe.snapshot.frames import (
 )
 from stayfast.observe.snapshot.parts import SeriesKey, TrafficPart, merge_parts
 from stayfast.observe.snapshot.probes import merge_probes, sum_machines
+from stayfast.observe.snapshot.ring import SnapshotRing
 from stayfast.observe.snapshot.rows import rows_in_steps
 from stayfast.observe.snapshot.traffic import SLOT_S, ClosedSlot
 from stayfast.observe.snapshot.windows import TrafficWindows, merge_slots
@@ -104,8 +106,9 @@ class SnapshotCollector:
     """Worker 0's view of all workers. Belongs to one loop."""
 
     def __init__(self, source: SnapshotSource, link: SnapshotLink, current: CurrentSystem, clock: Clock, *, gateway: str,
-                 read_caches: Callable[[], Awaitable[bytes]]) -> None:
+                 read_caches: Callable[[], Awaitable[bytes]], ring: RingHost) -> None:
         self._source = source
+        self._ring = ring
         self._link = link
         self._current = current
         self._clock = clock
@@ -114,7 +117,7 @@ class SnapshotCollector:
         self._windows = TrafficWindows()
         self._since: dict[int, int] = {}  # by worker: number of its last slot here
         self._lock = asyncio.Lock()
-        self._started_at, self._started_wall = clock.now(), clock.wall()
+        self._started_at = clock.now()
         self._history: deque[tuple[float, bytes]] = deque(maxlen=int(MAX_HISTORY_S / SLOT_S))
         self._frame = EncodedFrame(0, b"")
         self._frame_second = -inf
@@ -123,11 +126,13 @@ class SnapshotCollector:
 
     async def run(self) -> None:
         """Collect every slot, until cancelled."""
+        self._ring.open(self._current.settings())
         while True:
             now = self._clock.now()
             await asyncio.sleep((now // SLOT_S + 1.0) * SLOT_S + COLLECT_DELAY_S - now)
             async with self._lock:
-                await self._collect()
+                collected = await self._collect()
+            await self._ring.write(collected.upstreams, self.snapshot)
 
     async def frame(self) -> EncodedFrame:
         """The frame of this second, made once."""
@@ -192,6 +197,7 @@ class SnapshotCollector:
             ended_at = (number + 1) * SLOT_S
             frame = self._make_frame(collected, self._frame.n, span, at=wall - now + ended_at)
             self._history.append((ended_at, encode_frame_json(frame)))
+            self._ring.note(frame.at, slots.get(number))
         self._slot = open_slot
 
     def _last_minute(self, collected: _Collected) -> Span:
@@ -216,7 +222,7 @@ class SnapshotCollector:
             upstreams=tuple(live_upstreams(span, collected.upstreams, machines.quota_left)), findings=self._findings.loudest)
 
     async def _build(self, collected: _Collected) -> Snapshot:
-        settings = self._current.settings()
+        settings, wall = self._current.settings(), self._clock.wall()
         sums = sums_with_open(self._windows, collected.live.open)
         traffic: list[TrafficRow] = []
         await run_in_steps(rows_in_steps(sums.items(), traffic))
@@ -230,9 +236,10 @@ class SnapshotCollector:
         probed = merge_probes([part.probes for part in collected.parts if part.probes is not None],
                               upstream_rows(collected.upstreams, sums, kinds))
         return Snapshot(
-            self._clock.wall(), self._gateway, __version__, n_workers=len(collected.parts) + collected.n_silent,
-            n_silent_workers=collected.n_silent, started_at=self._started_wall, traffic=tuple(traffic),
-            prompts=probed.prompts, upstreams=probed.upstreams, machines=probed.machines, stores=probed.stores,
+            wall, self._gateway, __version__, n_workers=len(collected.parts) + collected.n_silent,
+            n_silent_workers=collected.n_silent, started_at=wall - self._clock.now() + self._started_at,
+            traffic=tuple(traffic), prompts=probed.prompts, upstreams=probed.upstreams,
+            machines=probed.machines, stores=probed.stores,
             tenants=probed.tenants, caches=cache_rows(caches, sums, modes),
             jobs=job_rows(self._current.read_job_gauges()), n_waiting=sum(part.n_waiting for part in collected.parts),
             settings=written.settings if written is not None else {}, sources=written.sources if written is not None else {})
@@ -241,9 +248,10 @@ class SnapshotCollector:
 class Snapshots:
     """The `server.backend.SnapshotService` of one worker. Belongs to one loop."""
 
-    def __init__(self, source: SnapshotSource, collector: SnapshotCollector | None, link: SnapshotLink, clock: Clock
-                 ) -> None:
+    def __init__(self, source: SnapshotSource, collector: SnapshotCollector | None, link: SnapshotLink,
+                 current: CurrentSystem, clock: Clock) -> None:
         """collector: None: worker 0 has it."""
+        self._current = current
         self._source = source
         self._collector = collector
         self._link = link
@@ -256,6 +264,23 @@ class Snapshots:
     async def snapshot(self) -> bytes:
         """The whole snapshot as JSON. Raises Shed (503) if worker 0 does not answer."""
         return await self._answer_or_forward(SnapshotQuestion("snapshot"))
+
+    async def snapshot_at(self, at: float) -> bytes | None:
+        """The last stored snapshot up to `at`, as JSON. Each worker reads the files. Raises Rejected (404), OSError."""
+        ring = self._require_ring()
+        found = await asyncio.to_thread(ring.snapshot_at, at)
+        return await encode_snapshot(found) if found is not None else None
+
+    async def list_stored(self) -> bytes:
+        """The times of stored snapshots, as JSON. Raises Rejected (404), OSError."""
+        return msgspec.json.encode(await asyncio.to_thread(self._require_ring().summary))
+
+    def _require_ring(self) -> SnapshotRing:
+        ring = open_ring(self._current.settings())
+        if ring is None:
+            raise Rejected("This gateway stores no snapshots. Set snapshots.path to a folder of its own, and restart it.",
+                           status=404, code="snapshot_not_found", param="at")
+        return ring
 
     async def history(self, seconds: float) -> bytes:
         """Frames of the last `seconds` as JSON. Raises Shed (503)."""
@@ -304,12 +329,15 @@ def decode_part(answer: bytes | None) -> WorkerPart | None:
 
 
 def make_snapshots(gateway: str, source: SnapshotSource, current: CurrentSystem, peers: WorkerPeers, clock: Clock, *,
-                   encode: Callable[[bytes], bytes], read_caches: Callable[[], Awaitable[bytes]]) -> Snapshots:
-    """The snapshots of one worker. gateway: its id. encode: wraps a message for another worker."""
+                   encode: Callable[[bytes], bytes], read_caches: Callable[[], Awaitable[bytes]],
+                   warn: Callable[[str], None]) -> Snapshots:
+    """The snapshots of one worker. gateway: its id. encode: wraps a message for another worker. warn: gets the cause if
+    snapshots cannot be stored.
+    """
     link = SnapshotLink(peers, encode)
     collector = SnapshotCollector(source, link, current, clock, gateway=gateway,
-                                  read_caches=read_caches) if peers.n == 0 else None
-    return Snapshots(source, collector, link, clock)
+                                  read_caches=read_caches, ring=RingHost(warn)) if peers.n == 0 else None
+    return Snapshots(source, collector, link, current, clock)
 
 
 async def encode_snapshot(snapshot: Snapshot) -> bytes:

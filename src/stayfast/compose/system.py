@@ -115,7 +115,8 @@ class Observers:
         self.snapshots = make_snapshots(
             gateway, SnapshotSource(traffic, self.probes, current, clock, flush=self.batch.flush, worker=peers.n,
                                     is_draining=lambda: self.fleet.part.is_draining),
-            current, peers, clock, encode=wrap_snapshot_message, read_caches=self._read_caches)
+            current, peers, clock, encode=wrap_snapshot_message, read_caches=self._read_caches,
+            warn=lambda why: self.log.write_event("snapshots_not_stored", level="warning", detail=why))
         self.aggregate = WorkerAggregate(self.metrics, recent, self.batch.flush, peers, Caches(current.routes),
                                         TurnRegistry(current.turns), self.fleet, self.snapshots.answer,
                                         settings.metrics.aliases, self.probes.engine_figures)

@@ -11,6 +11,7 @@ from stayfast.engine.config import EngineConfig
 from stayfast.jobs.config import JobsConfig
 from stayfast.observe.alerts.rules import AlertsConfig
 from stayfast.observe.recent_requests import RecentConfig
+from stayfast.observe.snapshot.ring import SnapshotsConfig
 from stayfast.observe.tracing.config import ENDPOINT, TraceConfig
 from stayfast.policy.admission.overload import AdmissionConfig, SizeConfig, TenantConfig
 from stayfast.policy.admission.price import Prices
@@ -261,6 +262,9 @@ class Settings:
         "Durable jobs, batches and background responses (docs/concepts/jobs.md).")] = field(default_factory=JobsConfig)
     price_table: Annotated[bool, SettingDoc(
         "List prices for models without `prices`, at upstreams with a provider's own address (docs/prices.md).")] = True
+    snapshots: Annotated[SnapshotsConfig, SettingDoc(
+        "What the gateway did in the last hours, for `stayfast doctor --since`. Read at start only.")] = field(
+        default_factory=SnapshotsConfig)
     workers: Annotated[int, SettingDoc("Processes that share the port, to use more cores.", minimum=1, maximum=256)] = 1
     # by dotted path (`settings.effective.setting_sources`); not a setting
     sources: Mapping[str, str] = field(default_factory=empty_mapping, compare=False, repr=False)

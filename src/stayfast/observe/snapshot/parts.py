@@ -106,6 +106,10 @@ class TrafficPart(msgspec.Struct, omit_defaults=True):
         return msgspec.structs.replace(self, **{name: _coarsen(getattr(self, name)) for name in DETAIL_TIMES},
                                        stages_s={stage: _coarsen(counts) for stage, counts in self.stages_s.items()})
 
+    def exact(self) -> "TrafficPart":
+        """A part with what is never sampled; it shares tables and times with this one."""
+        return TrafficPart(**{name: getattr(self, name) for name in (*NUMBERS, *TABLES, "ttft_s", "e2e_s")})
+
     def details(self) -> "TrafficPart":
         """The rest."""
         return TrafficPart(**{name: getattr(self, name) for name in DETAILS})

@@ -4,7 +4,7 @@ Exact: all counts, and the times to the first token and to the end. All else (st
 times as much, so busy series sample it: of the requests of one slot, after request n the next k - 1 are left out, and it
 counts k times.
 
-    k = 1 + n // N,  N = 512 / busy series, from 8 to 128
+    k = 1 + n // N,  N = 256 / busy series, from 8 to 128
 
 So the first N requests of a slot all count, and n requests cost about N * (1 + ln(n / N)) of them. Means and shares stay
 unbiased; the n of such a `Spread` is an estimate.
@@ -43,7 +43,7 @@ MAX_SERIES = 200
 MAX_CLOSED = 24  # slots of two minutes
 LIMIT_CODES = "_s_exceeded"  # suffix of the gateway's own codes of time limits
 HITS = frozenset(("hit", "stale", "semantic"))
-_DETAILED, _MIN_DETAILED, _MAX_DETAILED = 512, 8, 128
+_DETAILED, _MIN_DETAILED, _MAX_DETAILED = 256, 8, 128
 _SCALE = float(PER_OCTAVE)
 _ZERO = 30.0 * _SCALE
 _LEAST = 2.0**-29

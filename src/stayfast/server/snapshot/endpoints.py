@@ -10,6 +10,7 @@ from stayfast.server.paths import HISTORY
 from stayfast.server.snapshot.service import SnapshotService
 
 MAX_HISTORY_S = 3600.0
+MAX_EPOCH = 1e11
 _EVENTS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"),
            (b"x-accel-buffering", b"no"))
 _MAX_NAME_CHARS = 64  # of an unknown parameter that an error quotes
@@ -44,8 +45,29 @@ async def answer_snapshot(service: SnapshotService | None, scope: Scope) -> byte
     if scope["path"] == HISTORY:
         given = read_parameters(scope, "seconds")
         return await snapshots.history(read_number(given.get("seconds", "900"), "seconds", 1, MAX_HISTORY_S))
-    read_parameters(scope)
-    return await snapshots.snapshot()
+    given = read_parameters(scope, "at", "list")
+    if not given:
+        return await snapshots.snapshot()
+    if len(given) > 1:
+        raise Rejected("at and list exclude each other.", param="list")
+    try:
+        return await _read_stored(snapshots, given)
+    except OSError as error:
+        raise StayfastError(f"The stored snapshots cannot be read: {error.strerror}.", status=503,
+                            code="snapshot_unavailable") from None
+
+
+async def _read_stored(snapshots: SnapshotService, given: dict[str, str]) -> bytes:
+    """Raises StayfastError, OSError."""
+    if "list" in given:
+        if given["list"] != "true":
+            raise Rejected("list must be true.", param="list")
+        return await snapshots.list_stored()
+    found = await snapshots.snapshot_at(read_number(given["at"], "at", 0, MAX_EPOCH))
+    if found is None:
+        raise Rejected("No snapshot of this time is stored, nor of the hour before. ?list=true lists the times.", status=404,
+                       code="snapshot_not_found", param="at")
+    return found
 
 
 async def send_live(service: SnapshotService | None, scope: Scope, send: Callable[[Message], Awaitable[None]]) -> None:

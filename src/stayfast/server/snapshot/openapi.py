@@ -19,6 +19,9 @@ _SECONDS: Json = {"name": "seconds", "in": "query", "description": "How far back
                   "schema": {"type": "number", "minimum": 1, "maximum": 3600, "default": 900}}
 _LAST_ID: Json = {"name": "last-event-id", "in": "header", "description": "The frame that the client already has.",
                   "schema": {"type": "integer", "minimum": 0}}
+_AT: Json = {"name": "at", "in": "query", "description": "Seconds since the epoch: the last stored snapshot up to then.",
+             "schema": {"type": "number", "minimum": 0}}
+_LIST: Json = {"name": "list", "in": "query", "description": "The times of stored snapshots.", "schema": {"const": "true"}}
 _SILENT = {"503": "The worker that collects the figures does not answer; try again."}
 
 
@@ -32,8 +35,11 @@ def snapshot_paths(refused: Mapping[str, str]) -> Json:
     """refused: descriptions of 400, 401, 403, 404 and 429."""
     usual = {status: text for status, text in refused.items() if status != "404"} | _SILENT
     return {
-        SNAPSHOT: {"get": _operation("snapshot", "What all workers do now and did in the last hour, for admins.", usual,
-                                     _json("Snapshot"))},
+        SNAPSHOT: {"get": _operation(
+            "snapshot", "What all workers do now and did in the last hour, for admins; or a stored snapshot.",
+            usual | {"404": "None is stored of that time."},
+            {"application/json": {"schema": {"anyOf": [{"$ref": _REF.format(name="Snapshot")}, {"type": "object"}]}}},
+            _AT, _LIST)},
         FINDINGS: {"get": _operation("findings", "What the checks find now, for admins.", usual, _json("FindingsPage"))},
         HISTORY: {"get": _operation("live_history", "Earlier frames, one for each 5 seconds, for admins.", usual,
                                     _json("Frames"), _SECONDS)},

@@ -14,5 +14,13 @@ class SnapshotService(Protocol):
     async def snapshot(self) -> bytes:
         """The whole snapshot. Raises Shed (503) if the worker that collects does not answer."""
 
+    async def snapshot_at(self, at: float) -> bytes | None:
+        """The last stored snapshot up to `at`, seconds since the epoch; None: there is none in the hour before. Raises
+        Rejected (404) if none are stored, OSError.
+        """
+
+    async def list_stored(self) -> bytes:
+        """The times of stored snapshots. Raises Rejected (404), OSError."""
+
     async def history(self, seconds: float) -> bytes:
         """Frames of the last `seconds`. Raises Shed (503)."""
