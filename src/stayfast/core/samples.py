@@ -24,6 +24,7 @@ class PromptSampled(msgspec.Struct, frozen=True, gc=False):
     output_tokens: int | None = None
     ttft_s: float | None = None  # of a streamed answer that the upstream made
     e2e_s: float | None = None  # of a whole answer that the upstream made
+    upstream: str = ""  # that answered
     n_running: int | None = None  # calls at the upstream when its attempt started
     has_parts: bool = True  # False: too large to measure more than `input_tokens`
 

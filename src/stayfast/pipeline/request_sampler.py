@@ -70,7 +70,7 @@ class RequestSampler:
             usage.output if usage is not None else None,
             attempt.ttft_s if is_ok and attempt is not None and request.stream else None,
             attempt.ended_at - attempt.began_at if is_ok and attempt is not None else None,
-            attempt.n_running if attempt is not None else None, shape is not None)
+            done.upstream or "", attempt.n_running if attempt is not None else None, shape is not None)
 
     def _compare(self, route: str, shape: PromptOutline) -> float | None:
         """The share of the prompt that the route's last sample had, too; the digests replace those of the last sample."""

@@ -37,6 +37,26 @@ def test_engine_page_without_figures_shows_the_engine() -> None:
     assert figures["preemptions_per_s"] == 0.0
 
 
+def test_engine_page_without_a_prefix_cache_has_no_hit_ratio() -> None:
+    assert "kv_hit_ratio" not in scraped(EnginePage(), is_busy=True)
+
+
+def test_engine_page_prefix_cache_counts_the_engines_own_hits() -> None:
+    async def main(loop: SimLoop) -> dict[str, float]:
+        provider = Provider("sim", ProviderConfig(engine=EngineModel(cache_tokens=10_000)), loop)
+        assert provider.engine is not None
+        scraper = EngineScraper(None, SimulatedPage(provider), loop)
+        await scraper.scrape()
+        for _ in range(4):
+            await asyncio.sleep(5)
+            provider.engine.submit(640, 10, range(10))
+        await asyncio.sleep(5)
+        await scraper.scrape()
+        return scraper.figures(loop.now())
+
+    assert run(main)["kv_hit_ratio"] == pytest.approx(0.75, abs=0.01)
+
+
 @pytest.mark.parametrize(("page", "figure", "value"), [
     ({"waiting": 1500}, "waiting", 1500), ({"kv_hit_ratio": 0.3}, "kv_hit_ratio", 0.3),
     ({"spec_accepted_ratio": 0.4}, "spec_accepted_ratio", 0.4), ({"spec_accepted_ratio": 0.4}, "spec_accepted_length", 2.2),

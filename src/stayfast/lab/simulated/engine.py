@@ -103,6 +103,7 @@ class SimulatedEngine:
         self._prefilling: tuple[Sequence, ...] = ()
         self.n_kv_free = model.kv_tokens
         self.n_running = 0
+        self.n_prefix_tokens = self.n_prefix_hits = 0  # prompt tokens that were searched for in the cache, and found
         self._cache = SentPrefixes(model.cache_tokens // CACHE_BLOCK_TOKENS, inf) if model.cache_tokens else None
         self._speed = 1.0
         self._progress = 0.0
@@ -185,6 +186,8 @@ class SimulatedEngine:
                 n_cached = self._cache.n_known(first.blocks, now) * CACHE_BLOCK_TOKENS
                 self._cache.record_sent(first.blocks, now)
                 first.n_cached = min(n_cached, first.n_prompt - 1)  # the last token is always computed
+                self.n_prefix_tokens += first.n_prompt
+                self.n_prefix_hits += first.n_cached
             self._start_prefill((first,), first.n_prompt - first.n_cached)
         self._arm_timer()
 

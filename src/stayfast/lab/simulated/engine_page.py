@@ -68,10 +68,10 @@ def _samples(provider: ProviderState, page: EnginePage) -> Iterator[tuple[str, s
     yield "vllm:num_requests_running", "", page.running if page.running is not None else running
     yield "vllm:num_requests_waiting", "", page.waiting if page.waiting is not None else waiting
     yield "vllm:kv_cache_usage_perc", "", page.kv_used_ratio if page.kv_used_ratio is not None else used
-    n_tokens, n_hits = float(counts.n_tokens_prompted), float(counts.n_tokens_cached)
+    n_tokens, n_hits = (float(engine.n_prefix_tokens), float(engine.n_prefix_hits)) if engine is not None else (0.0, 0.0)
     if page.kv_hit_ratio is not None:
         n_tokens, n_hits = age_s * _TOKENS_A_S, age_s * _TOKENS_A_S * page.kv_hit_ratio
-    yield "vllm:prefix_cache_queries_total", "", n_tokens
+    yield "vllm:prefix_cache_queries_total", "", n_tokens  # as of vLLM, 0 without a prefix cache
     yield "vllm:prefix_cache_hits_total", "", n_hits
     yield "vllm:num_preemptions_total", "", age_s * (page.preemptions_per_s or 0.0)
     if page.spec_accepted_ratio is not None:

@@ -4,6 +4,7 @@ A batch of facts is grouped by type once. Frequent facts cost an addition or a r
 are collected, in the probes' own tasks, or for a few sampled requests a second.
 """
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -37,6 +38,7 @@ from stayfast.observe.snapshot.upstream_observations import (
     complete_upstreams,
 )
 
+EVALUATE_EVERY_S: Final = 5.0
 Spawn = Callable[[Coroutine[Any, Any, None]], Any]  # starts a task, which the caller cancels
 
 
@@ -81,10 +83,15 @@ class WorkerProbes:
 
     def start(self, spawn: Spawn) -> list[Any]:
         """Start the tasks of the process; returns them."""
-        started = [spawn(self._machine.run())]
+        started = [spawn(self._machine.run()), spawn(self._evaluate_regularly())]
         if self.is_first:
             started.append(spawn(self._stores.run()))
         return started
+
+    async def _evaluate_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(EVALUATE_EVERY_S)
+            self._upstreams.evaluate(self._clock.now())
 
     def begin(self, stores: Mapping[str, StoreSite], engines: Mapping[str, EngineScraper], spawn: Spawn) -> None:
         """Watch the stores and engines of the settings, at the start and after a reload."""

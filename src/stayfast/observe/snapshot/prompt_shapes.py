@@ -1,7 +1,7 @@
 """Shapes of the prompts of each route in the last hour, from samples (`pipeline.request_sampler`).
 
 Growth is the slope of input tokens by messages. The correlations are Pearson's r of logarithms, for the reasons in
-`policy.findings.correlation`; those of TTFT are over streamed answers.
+`policy.findings.correlation`, inside of each upstream; those of TTFT are over streamed answers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,11 +10,13 @@ from typing import Final
 from stayfast.core.samples import PromptSampled
 from stayfast.core.snapshot import PromptRow
 from stayfast.observe.snapshot.tallies import PackedTally, RowTally, TallyWindow, merge_tallies
+from stayfast.policy.findings.correlation import PairSums, pool_pairs, slope_within
 
 SPAN_S: Final = 3600.0
 SLOT_S: Final = 120.0
 MAX_BIASES: Final = 64  # different ones that a slot tells apart
 _TOKENS: Final = ("input_tokens", "system_tokens", "tool_tokens", "history_tokens", "retrieved_tokens")
+_BY_INPUT, _BY_LOAD, _BY_OUTPUT = "ttft by input of ", "ttft by load of ", "e2e by output of "  # and the upstream
 PromptParts = Mapping[str, PackedTally]  # by route
 
 
@@ -62,12 +64,18 @@ def _add_sample(tally: RowTally, sample: PromptSampled) -> None:
 
 
 def _add_pairs(tally: RowTally, sample: PromptSampled) -> None:
+    pairs, upstream = tally.pairs, sample.upstream
     if sample.ttft_s is not None:
-        tally.pairs["ttft_by_input"].add_logs(sample.input_tokens, sample.ttft_s)
+        pairs[f"{_BY_INPUT}{upstream}"].add_logs(sample.input_tokens, sample.ttft_s)
         if sample.n_running is not None:
-            tally.pairs["ttft_by_load"].add_logs(sample.n_running, sample.ttft_s)
+            pairs[f"{_BY_LOAD}{upstream}"].add_logs(sample.n_running, sample.ttft_s)
     if sample.e2e_s is not None and sample.output_tokens is not None:
-        tally.pairs["e2e_by_output"].add_logs(sample.output_tokens, sample.e2e_s)
+        pairs[f"{_BY_OUTPUT}{upstream}"].add_logs(sample.output_tokens, sample.e2e_s)
+
+
+def _of_upstreams(tally: RowTally, figure: str) -> list[PairSums]:
+    """The sums of each upstream of the route."""
+    return [sums for name, sums in tally.pairs.items() if name.startswith(figure)]
 
 
 def merge_prompts(parts: Iterable[PromptParts]) -> tuple[PromptRow, ...]:
@@ -76,7 +84,8 @@ def merge_prompts(parts: Iterable[PromptParts]) -> tuple[PromptRow, ...]:
 
 
 def _prompt_row(route: str, tally: RowTally) -> PromptRow:
-    growth, by_input = tally.pairs["growth"].slope, tally.pairs["ttft_by_input"].slope_of_values
+    growth, by_input = tally.pairs["growth"].slope, slope_within(_of_upstreams(tally, _BY_INPUT))
+    correlations = [pool_pairs(_of_upstreams(tally, figure))[0].correlation for figure in (_BY_INPUT, _BY_LOAD, _BY_OUTPUT)]
     n_shared = tally.counts["n_shared"]
     return PromptRow(
         route, tally.n(), **{name: tally.spread(name) for name in _TOKENS},
@@ -85,6 +94,5 @@ def _prompt_row(route: str, tally: RowTally) -> PromptRow:
         n_images=tally.n("n_images"), client_timeout_s=tally.spread("client_timeout_s"),
         output_tokens=tally.spread("output_tokens"),
         shared_prefix_ratio=tally.counts["shared"] / n_shared if n_shared else None,
-        ttft_by_input=tally.correlation("ttft_by_input"), ttft_by_load=tally.correlation("ttft_by_load"),
-        e2e_by_output=tally.correlation("e2e_by_output"),
+        ttft_by_input=correlations[0], ttft_by_load=correlations[1], e2e_by_output=correlations[2],
         s_per_1k_input=1000.0 * by_input if by_input is not None else None)

@@ -71,10 +71,6 @@ class RowTally:
         histogram = self.histograms.get(name)
         return spread_of(histogram) if histogram is not None else Spread()
 
-    def correlation(self, name: str) -> float | None:
-        sums = self.pairs.get(name)
-        return sums.correlation if sums is not None else None
-
 
 def spread_of(histogram: LogHistogram) -> Spread:
     """Percentiles of a histogram."""

@@ -1,6 +1,6 @@
 """What one worker sees of each upstream besides traffic: connections, quotas, buffering, speed, batching, breakers.
 
-Attempts are stored as they come (a reference each) and evaluated when the parts are collected, at most MAX_EVALUATED of an
+Attempts are stored as they come (a reference each) and evaluated every few seconds, at most MAX_EVALUATED of an
 upstream at a time, evenly chosen. A stream is clumped if it has CLUMP_CHUNKS parts, and all of them came within CLUMP_RATIO
 of its duration, and faster than one in CLUMP_TOKEN_S: no model writes so fast, so something on the way buffers. Such a
 stream has no speed. Batching: `policy.findings.batching`.
@@ -122,9 +122,13 @@ class UpstreamObservations:
         """By upstream: what its newest report says is left."""
         return {name: one.quota_left for name, one in self._watched.items() if one.quota_left}
 
-    def collect(self, now: float) -> ObservedUpstreams:
+    def evaluate(self, now: float) -> None:
+        """Evaluate the attempts since the last time; call it every few seconds."""
         for name, one in self._watched.items():
             self._evaluate(self._window.at(name, now), one, now)
+
+    def collect(self, now: float) -> ObservedUpstreams:
+        self.evaluate(now)
         tallies = self._window.collect(now)
         return {name: self._part(tallies.get(name, PackedTally()), self._watched.get(name), now)
                 for name in dict.fromkeys((*tallies, *self._watched))}

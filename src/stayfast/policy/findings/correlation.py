@@ -8,10 +8,13 @@ of requests, the correlation of the logarithms, which outliers of the raw times 
     slope at the middle = elasticity * exp(mean y) / exp(mean x)           of y = a + b x, this is b
 
 Pearson's r of logarithms and not Spearman's rank correlation: six sums of several workers add up to those of all requests,
-ranks do not. Source: Pearson (1895). When wrong: with fewer than MIN_PAIRS, or values that hardly vary, there is no answer;
-a relation that rises and then falls has none, either.
+ranks do not. Several upstreams of one route differ in both figures without any relation inside of either, so sums of each
+upstream are centred before they are added (`pool_pairs`): differences between upstreams do not count.
+Source: Pearson (1895). When wrong: with fewer than MIN_PAIRS, or values that hardly vary, there is no answer; a relation
+that rises and then falls has none, either.
 """
 
+from collections.abc import Iterable
 from math import exp, log, sqrt
 from typing import Final
 
@@ -73,8 +76,31 @@ class PairSums(msgspec.Struct, array_like=True, gc=False):
         elasticity = self.slope
         return None if elasticity is None else elasticity * exp((self.y - self.x) / self.n)
 
+    def centre(self) -> "PairSums":
+        """The sums of the same pairs, less their means."""
+        if not self.n:
+            return PairSums()
+        return PairSums(self.n, 0.0, 0.0, max(0.0, self.xx - self.x * self.x / self.n),
+                        max(0.0, self.yy - self.y * self.y / self.n), self.xy - self.x * self.y / self.n)
+
     def _varies(self, squares: float, total: float) -> bool:
         if self.n < MIN_PAIRS:
             return False
         variance = squares / self.n - (total / self.n) ** 2
         return variance > max(_LEAST_SPREAD**2, 1e-9 * squares / self.n)
+
+
+def pool_pairs(groups: Iterable[PairSums]) -> tuple[PairSums, PairSums]:
+    """Sums of several groups: with the mean of each group taken off, and as they are."""
+    within, whole = PairSums(), PairSums()
+    for group in groups:
+        within.merge(group.centre())
+        whole.merge(group)
+    return within, whole
+
+
+def slope_within(groups: Iterable[PairSums]) -> float | None:
+    """Of sums of logarithms: how much y grows for one more x inside of the groups, at the middle of all. None: unknown."""
+    within, whole = pool_pairs(groups)
+    elasticity = within.slope
+    return None if elasticity is None else elasticity * exp((whole.y - whole.x) / whole.n)

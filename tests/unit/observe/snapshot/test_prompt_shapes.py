@@ -67,6 +67,18 @@ def test_prompt_row_slow_by_load_correlates_with_load_only() -> None:
     assert abs(row.ttft_by_input or 0) < 0.2
 
 
+def test_prompt_row_two_upstreams_of_different_speed_show_no_relation() -> None:
+    rng, samples = Random(3), []
+    for number in range(300):
+        is_near = number % 2 == 0
+        samples.append(sample(number, upstream="near" if is_near else "far", n_running=rng.randint(20, 40) if is_near else 2,
+                              input_tokens=rng.lognormvariate(5 if is_near else 8, 0.5),
+                              ttft_s=rng.lognormvariate(-3 if is_near else 0, 0.3)))
+    row = row_of(samples)
+    assert abs(row.ttft_by_input or 0) < 0.2
+    assert abs(row.ttft_by_load or 0) < 0.2
+
+
 def test_prompt_row_options_are_counted() -> None:
     row = row_of([sample(1, max_tokens=100, bias_digest=1), sample(2, bias_digest=2), sample(3, bias_digest=2, n_images=2),
                   sample(4, client_timeout_s=600.0, shared_prefix_ratio=0.5), sample(5, shared_prefix_ratio=1.0)])
