@@ -53,6 +53,7 @@ docs: $(STAMP) ## Write the generated pages and the rules in deploy anew
 
 pictures: $(STAMP) ## Draw docs/images anew, ten minutes (ARGS="hedging --n 2000")
 	$(BIN)/python scripts/pictures/run.py $(ARGS)
+	$(BIN)/python -m scripts.page_pictures
 
 bench: $(STAMP) ## Measure beside nginx, by wrk (ARGS="plain --seconds 10")
 	$(BIN)/python scripts/bench/run.py $(ARGS)

@@ -8,7 +8,7 @@ import yaml
 from stayfast.cli import main
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Override, Settings, SettingsText, load_settings
-from stayfast.settings.effective import HIDDEN, SettingsReport, effective_settings, settings_as_yaml
+from stayfast.settings.effective import BY_DEFAULT, HIDDEN, SettingsReport, effective_settings, settings_as_yaml
 from stayfast.settings.starter import starter_file
 
 DIGEST = "sha256:" + "5ec4e7" * 10 + "aaaa"
@@ -88,6 +88,14 @@ def test_setting_sources_name_line_variable_and_flag() -> None:
         "routes.m.upstreams": "s.yaml:6", "routes.m.timeouts.total_s": "s.yaml:12",
         'routes."gpt-4.1".upstreams': "s.yaml:8", 'routes."gpt-4.1".timeouts.total_s': "s.yaml:12",
         'routes."gpt-4.1".timeouts.idle_s': "s.yaml:9", "defaults.timeouts.total_s": "s.yaml:12"}
+
+
+def test_setting_sources_of_workers_are_those_of_parent() -> None:
+    """The parent gives its workers the port that it has reserved; its source stays the one that the user knows."""
+    text = "upstreams: {s: {kind: simulated}}\nroutes: {m: [s]}\n"
+    for source, shown_source in ((BY_DEFAULT, None), ("s.yaml:7", "s.yaml:7"), ("environment PORT", "environment PORT")):
+        settings = loaded(text, overrides=(Override(("server", "port"), "81", source),))
+        assert settings.sources.get("server.port") == shown_source
 
 
 def test_settings_report_after_reload_marks_changes() -> None:

@@ -39,7 +39,7 @@ from stayfast.settings import (
     read_environment,
     read_settings_file,
 )
-from stayfast.settings.effective import SettingsReport, settings_as_yaml
+from stayfast.settings.effective import BY_DEFAULT, SettingsReport, settings_as_yaml
 from stayfast.turns.function import file_state
 from stayfast.workers.channels import ParentChannel, WorkerPeers, runtime_directory
 from stayfast.workers.supervisor import (
@@ -179,7 +179,7 @@ def _run_parent(given: CommandLineSettings, settings: Settings) -> int:
     """Run the parent process. Workers get the settings text, overrides and addresses, and load the same settings."""
     held = reserve_port(settings.server.host, settings.server.port)
     address: Address = held.getsockname()[:2]
-    listening = Override(("server", "port"), str(address[1]), "the parent process")
+    listening = Override(("server", "port"), str(address[1]), settings.sources.get("server.port", BY_DEFAULT))
     socket_name = given.variables.get("NOTIFY_SOCKET")
     engines: dict[str, Address] = {}
     last_good, turns = given.find(), turn_file_states(settings)

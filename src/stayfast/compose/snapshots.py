@@ -15,6 +15,7 @@ import msgspec
 from stayfast import __version__
 from stayfast.compose.current import CurrentSystem
 from stayfast.compose.routes import models_requested
+from stayfast.compose.snapshot_source import SnapshotQuestion, SnapshotSource
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Shed
 from stayfast.core.snapshot import LiveFinding, LiveFrame, Snapshot, TrafficRow
@@ -29,20 +30,17 @@ from stayfast.observe.snapshot.frames import (
     shorten,
 )
 from stayfast.observe.snapshot.parts import SeriesKey, TrafficPart, merge_parts
+from stayfast.observe.snapshot.probes import merge_probes, sum_machines
 from stayfast.observe.snapshot.rows import rows_in_steps
-from stayfast.observe.snapshot.traffic import SLOT_S, ClosedSlot, TrafficSink
+from stayfast.observe.snapshot.traffic import SLOT_S, ClosedSlot
 from stayfast.observe.snapshot.windows import TrafficWindows, merge_slots
 from stayfast.observe.snapshot.worker_part import (
-    BREAKER_STATES,
-    UpstreamGauges,
     WorkerPart,
     merge_live,
     merge_upstreams,
 )
-from stayfast.pipeline.stages.admit.admission import Admission
 from stayfast.policy.findings.diagnose import diagnose, shown
 from stayfast.server.snapshot.live_feed import EncodedFrame, LiveFeed
-from stayfast.upstreams.state.upstream_state import UpstreamState
 from stayfast.workers.channels import WorkerPeers
 
 COLLECT_DELAY_S = 0.25  # after the end of a slot: facts arrive up to 0.1 s late
@@ -51,54 +49,6 @@ MAX_HISTORY_S = 3600.0
 MINUTE_S = 60.0
 FINDINGS_EVERY_S = 5.0
 _LATE_S = 1.0
-
-
-class SnapshotQuestion(msgspec.Struct, frozen=True):
-    """A message from one worker to another. what: part (from worker 0), or frame, snapshot, history (to worker 0)."""
-
-    what: str
-    since: int = -1  # part: number of the last slot that worker 0 has
-    is_whole: bool = False  # part: with details of the open slot
-    seconds: float = 0.0  # history
-
-
-class SnapshotSource:
-    """What this worker contributes."""
-
-    def __init__(self, traffic: TrafficSink, current: CurrentSystem, clock: Clock, *, flush: Callable[[], None], worker: int,
-                 is_draining: Callable[[], bool]) -> None:
-        self._traffic = traffic
-        self._current = current
-        self._clock = clock
-        self._flush = flush
-        self._worker = worker
-        self._is_draining = is_draining
-
-    def part(self, question: SnapshotQuestion) -> WorkerPart:
-        """To be encoded or merged at once: it shares counts with the running slot."""
-        self._flush()
-        now, changes, admit = self._clock.now(), self._traffic.breaker_changes(3600.0), self._current.admission()
-        return WorkerPart(
-            self._worker, self._traffic.closed_since(question.since), self._traffic.live(has_details=question.is_whole),
-            [describe_upstream(member, now, changes.get(member.upstream.name, 0)) for member in self._current.members()],
-            admit.places.n_waiting if isinstance(admit, Admission) else 0, self._is_draining())
-
-
-def describe_upstream(member: UpstreamState, now: float, n_changes: int) -> UpstreamGauges:
-    part = UpstreamGauges(member.upstream.name, member.is_proven, member.n_in_flight, member.n_waiting,
-                        n_breaker_changes_1h=n_changes)
-    for limited in member.all_limiters:
-        value = limited.limit.value
-        if value < inf and (part.limit is None or value > part.limit):
-            part.limit, part.limit_why = value, limited.limit.why
-    for health in (member.own_health, *member.healths):
-        state = health.breaker.state.value
-        if BREAKER_STATES.index(state) > BREAKER_STATES.index(part.breaker):
-            part.breaker, part.breaker_why = state, health.breaker.why
-        left_s = health.suspended_until - now
-        if left_s > part.suspended_s:
-            part.suspended_s, part.suspended_why = left_s, health.suspend_reason
-    return part
 
 
 class SnapshotLink:
@@ -254,12 +204,16 @@ class SnapshotCollector:
 
     def _make_frame(self, collected: _Collected, n: int, span: Span, at: float | None = None) -> LiveFrame:
         now = self._clock.now()
+        machines = sum_machines([part.probes for part in collected.parts if part.probes is not None])
+        jobs = job_rows(self._current.read_job_gauges())
         return LiveFrame(
             self._clock.wall() if at is None else at, n, self._gateway, __version__,
             n_workers=len(collected.parts) + collected.n_silent, n_silent_workers=collected.n_silent,
             uptime_s=now - self._started_at, is_draining=any(part.is_draining for part in collected.parts),
+            loop_lag_p99_s=machines.loop_lag_s.p99 or 0.0, cpu_ratio=machines.cpu_ratio, rss_bytes=machines.rss_bytes,
+            jobs_queued=sum(job.queued for job in jobs), jobs_running=sum(job.running for job in jobs),
             routes=tuple(live_routes(span, self._current.first_token_promise)),
-            upstreams=tuple(live_upstreams(span, collected.upstreams, {})), findings=self._findings.loudest)
+            upstreams=tuple(live_upstreams(span, collected.upstreams, machines.quota_left)), findings=self._findings.loudest)
 
     async def _build(self, collected: _Collected) -> Snapshot:
         settings = self._current.settings()
@@ -273,10 +227,13 @@ class SnapshotCollector:
         caches = msgspec.json.decode(await self._read_caches())["data"] if modes else []
         effective = self._current.effective()
         written = effective.read() if effective is not None else None
+        probed = merge_probes([part.probes for part in collected.parts if part.probes is not None],
+                              upstream_rows(collected.upstreams, sums, kinds))
         return Snapshot(
             self._clock.wall(), self._gateway, __version__, n_workers=len(collected.parts) + collected.n_silent,
             n_silent_workers=collected.n_silent, started_at=self._started_wall, traffic=tuple(traffic),
-            upstreams=upstream_rows(collected.upstreams, sums, kinds), caches=cache_rows(caches, sums, modes),
+            prompts=probed.prompts, upstreams=probed.upstreams, machines=probed.machines, stores=probed.stores,
+            tenants=probed.tenants, caches=cache_rows(caches, sums, modes),
             jobs=job_rows(self._current.read_job_gauges()), n_waiting=sum(part.n_waiting for part in collected.parts),
             settings=written.settings if written is not None else {}, sources=written.sources if written is not None else {})
 
@@ -346,11 +303,9 @@ def decode_part(answer: bytes | None) -> WorkerPart | None:
         return None
 
 
-def make_snapshots(gateway: str, traffic: TrafficSink, current: CurrentSystem, peers: WorkerPeers, clock: Clock, *,
-                   flush: Callable[[], None], is_draining: Callable[[], bool], encode: Callable[[bytes], bytes],
-                   read_caches: Callable[[], Awaitable[bytes]]) -> Snapshots:
+def make_snapshots(gateway: str, source: SnapshotSource, current: CurrentSystem, peers: WorkerPeers, clock: Clock, *,
+                   encode: Callable[[bytes], bytes], read_caches: Callable[[], Awaitable[bytes]]) -> Snapshots:
     """The snapshots of one worker. gateway: its id. encode: wraps a message for another worker."""
-    source = SnapshotSource(traffic, current, clock, flush=flush, worker=peers.n, is_draining=is_draining)
     link = SnapshotLink(peers, encode)
     collector = SnapshotCollector(source, link, current, clock, gateway=gateway,
                                   read_caches=read_caches) if peers.n == 0 else None

@@ -25,6 +25,7 @@ from stayfast.compose.fleet import (
 from stayfast.compose.fleet_host import Fleet
 from stayfast.compose.probes import make_probes
 from stayfast.compose.routes import bind_routes, make_routes, models_requested, queue_outlook, tier_of
+from stayfast.compose.snapshot_source import SnapshotSource
 from stayfast.compose.snapshots import Snapshots, make_snapshots
 from stayfast.compose.state import state_report
 from stayfast.compose.telemetry import make_span_exporter, peer_addresses
@@ -112,8 +113,9 @@ class Observers:
             self.leases.leader.count_live = lambda: self.fleet.part.n_gateways
         peers = siblings or WorkerPeers()
         self.snapshots = make_snapshots(
-            gateway, traffic, current, peers, clock, flush=self.batch.flush, encode=wrap_snapshot_message,
-            is_draining=lambda: self.fleet.part.is_draining, read_caches=self._read_caches)
+            gateway, SnapshotSource(traffic, self.probes, current, clock, flush=self.batch.flush, worker=peers.n,
+                                    is_draining=lambda: self.fleet.part.is_draining),
+            current, peers, clock, encode=wrap_snapshot_message, read_caches=self._read_caches)
         self.aggregate = WorkerAggregate(self.metrics, recent, self.batch.flush, peers, Caches(current.routes),
                                         TurnRegistry(current.turns), self.fleet, self.snapshots.answer)
         self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))

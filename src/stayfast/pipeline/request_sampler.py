@@ -1,6 +1,6 @@
 """Samples ended requests: the shape of their prompts, and what their upstreams' rate-limit headers report.
 
-At most every CHECK_EVERY_S a request is looked at: a prompt is sampled at most every PROMPT_EVERY_S, and the headers of each
+At most every CHECK_EVERY_S a request is examined: a prompt is sampled at most every PROMPT_EVERY_S, and the headers of each
 upstream at most every HEADERS_EVERY_S. Any other request costs a comparison. The sampled request is measured after its
 answer was sent. Its text is only read inside of the call; sizes and digests remain.
 """

@@ -19,6 +19,7 @@ from stayfast.server.backend import ActiveSystem, PurgeFilter
 from stayfast.server.openapi import document
 from stayfast.server.paths import (
     CACHE,
+    FINDINGS,
     GATEWAYS,
     HISTORY,
     LIVE,
@@ -34,7 +35,8 @@ from stayfast.server.paths import (
     parse_request_id,
 )
 from stayfast.server.requests_query import parse_requests_query
-from stayfast.server.snapshot.endpoints import answer_snapshot, send_live
+from stayfast.server.snapshot.endpoints import answer_snapshot, require, send_live
+from stayfast.server.snapshot.findings import FindingsReader
 from stayfast.wire.errors import encode_error
 from stayfast.wire.local_answers import render_model_list
 
@@ -48,13 +50,14 @@ Page = tuple[int, str, bytes]  # status, content type, body
 class AdminApp:
     """The ASGI application. Task-safe."""
 
-    __slots__ = ("_created", "_current", "_is_draining", "_pages", "_version")
+    __slots__ = ("_created", "_current", "_findings", "_is_draining", "_pages", "_version")
 
     def __init__(self, current: ActiveSystem, *, clock: Clock, version: str, is_draining: Callable[[], bool]) -> None:
         self._current = current
         self._is_draining = is_draining
         self._version = version
         self._created = int(clock.wall())
+        self._findings = FindingsReader(clock)
         self._pages: dict[str, Callable[[], Page]] = {
             "/": self._root,
             "/livez": self._live,
@@ -128,6 +131,9 @@ class AdminApp:
         if path == GATEWAYS:
             self._require_admin(scope)
             return await self._current.backend.together.gateways()
+        if path == FINDINGS:
+            self._require_admin(scope)
+            return await self._findings.read(require(self._current.backend.snapshots))
         if path in (SNAPSHOT, HISTORY):
             self._require_admin(scope)
             return await answer_snapshot(self._current.backend.snapshots, scope)

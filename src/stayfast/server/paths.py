@@ -16,10 +16,12 @@ METRICS = "/metrics"
 CACHE = "/admin/cache"
 GATEWAYS = "/admin/gateways"
 SNAPSHOT = "/admin/snapshot"
+FINDINGS = "/admin/findings"
 LIVE = "/admin/live"
 HISTORY = "/admin/live/history"
 MAX_LISTED = 1000  # requests in one response
-_OTHER_PATHS = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE, GATEWAYS, SETTINGS, SNAPSHOT, HISTORY}
+_OTHER_PATHS = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE, GATEWAYS, SETTINGS, SNAPSHOT, HISTORY,
+                                     FINDINGS}
 _READ_METHODS = ("GET", "HEAD")
 RETRY_WHEN_DRAINING_S = 1.0
 

@@ -22,6 +22,7 @@ from stayfast.settings.problems import Path, format_path
 from stayfast.settings.yaml_nodes import Node, YamlList, YamlMapping, YamlScalar, node_at, referenced_names
 
 HIDDEN = "(hidden)"
+BY_DEFAULT = "default"  # source of an override that repeats a default
 READ_AT_START = ("server.host", "server.port", "workers", "tracing", "metrics.gen_ai")
 _VARIABLES = frozenset(name for name, _ in OVERRIDES)
 _RELOADED = ", reload at "
@@ -89,7 +90,7 @@ def setting_sources(settings: Settings, tree: YamlMapping) -> dict[str, str]:
     in `defaults`. Values without an entry are defaults.
     """
     return {leaf.path: _describe_source(leaf.node) for leaf in _leaves(settings, tree, None, (), _default_nodes(tree))
-            if leaf.node is not None}
+            if leaf.node is not None and leaf.node.location.source != BY_DEFAULT}
 
 
 def settings_as_yaml(effective: EffectiveSettings) -> str:

@@ -1,11 +1,11 @@
 """What one worker contributes to snapshots and frames, and how the parts of all workers become one."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
 from stayfast.observe.snapshot.parts import Counts, SeriesKey, TrafficPart
+from stayfast.observe.snapshot.probes import ProbePart
 from stayfast.observe.snapshot.traffic import ClosedSlot, LiveSeries
 
 BREAKER_STATES = ("closed", "half_open", "open")  # ascending
@@ -51,7 +51,7 @@ class WorkerPart(msgspec.Struct, omit_defaults=True):
     upstreams: list[UpstreamGauges] = []
     n_waiting: int = 0  # for admission
     is_draining: bool = False
-    caches: dict[str, Any] = {}  # by route: `compose.aggregate.WorkerCacheState`
+    probes: ProbePart | None = None
 
 
 class MergedLive:

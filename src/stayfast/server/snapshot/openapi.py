@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 
 from stayfast.core.snapshot import LiveFrame, Snapshot
-from stayfast.server.paths import HISTORY, LIVE, SNAPSHOT
+from stayfast.server.paths import FINDINGS, HISTORY, LIVE, SNAPSHOT
+from stayfast.server.snapshot.findings import FindingsPage
 
 Json = dict[str, Any]
 _REF = "#/components/schemas/{name}"
@@ -23,7 +24,7 @@ _SILENT = {"503": "The worker that collects the figures does not answer; try aga
 
 def snapshot_schemas() -> Json:
     """Schemas by name."""
-    _, schemas = msgspec.json.schema_components([Snapshot, LiveFrame], ref_template=_REF)
+    _, schemas = msgspec.json.schema_components([Snapshot, LiveFrame, FindingsPage], ref_template=_REF)
     return {**schemas, "Frames": _FRAMES}
 
 
@@ -33,6 +34,7 @@ def snapshot_paths(refused: Mapping[str, str]) -> Json:
     return {
         SNAPSHOT: {"get": _operation("snapshot", "What all workers do now and did in the last hour, for admins.", usual,
                                      _json("Snapshot"))},
+        FINDINGS: {"get": _operation("findings", "What the checks find now, for admins.", usual, _json("FindingsPage"))},
         HISTORY: {"get": _operation("live_history", "Earlier frames, one for each 5 seconds, for admins.", usual,
                                     _json("Frames"), _SECONDS)},
         LIVE: {"get": _operation("live", "A frame a second as server-sent events, until the client leaves; for admins.",
