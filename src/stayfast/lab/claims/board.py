@@ -76,8 +76,9 @@ class BoardClaim:
                 meter, results = await self._measure(gateway, n_routes, extent, conditions)
                 figures += meter.figures()
                 figures.append(Figure.count(f"failed requests, {n_routes} routes", sum(map(n_failed, results))))
-                if n_routes == self.sizes[0]:
-                    figures += await measure_page(gateway, extent.n, conditions.report_progress)
+        async with Processes() as processes:  # a browser may use every core
+            gateway = await self.start(processes, board_settings("http://127.0.0.1:9/v1", N_ROUTES))
+            figures += await measure_page(gateway, extent.n, conditions.report_progress)
         note = ("CPU of the viewers: the difference of two phases of the same round, one with them and one without. A "
                 "frame is made once a second while anybody watches, and not otherwise.")
         return ClaimResult(tuple(figures), (note,))
