@@ -195,9 +195,11 @@ class Meter:
 
 async def measure_page(gateway: ServerProcess, n_loads: int, report: Callable[[str], None]) -> list[Figure]:
     """Bytes and time of all files of the first paint, and the paint itself if there is a browser."""
-    n_files, n_bytes, seconds = await asyncio.to_thread(load_files, gateway)
+    n_files, n_bytes, seconds = min([await asyncio.to_thread(load_files, gateway) for _ in range(n_loads)],
+                                    key=lambda load: load[2])  # other load on the machine can only add to it
     figures = [Figure.exact(f"bytes of the page and its {n_files - 1} files, compressed", float(n_bytes), "B"),
-               Figure.exact("time to the last byte of them, by one connection", seconds * 1e3, "ms", PAINT_GOAL_S * 1e3)]
+               Figure.exact(f"shortest time to the last byte of them, by one connection, of {n_loads}", seconds * 1e3, "ms",
+                            PAINT_GOAL_S * 1e3)]
     path = find_browser()
     if path is None:
         return figures
