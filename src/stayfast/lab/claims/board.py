@@ -76,8 +76,9 @@ class BoardClaim:
                 meter, results = await self._measure(gateway, n_routes, extent, conditions)
                 figures += meter.figures()
                 figures.append(Figure.count(f"failed requests, {n_routes} routes", sum(map(n_failed, results))))
-                if n_routes == self.sizes[0]:
-                    figures += await measure_page(gateway, extent.n, conditions.report_progress)
+        async with Processes() as processes:  # a browser may use every core
+            gateway = await self.start(processes, board_settings("http://127.0.0.1:9/v1", N_ROUTES))
+            figures += await measure_page(gateway, extent.n, conditions.report_progress)
         note = ("CPU of the viewers: the difference of two phases of the same round, one with them and one without. A "
                 "frame is made once a second while anybody watches, and not otherwise.")
         return ClaimResult(tuple(figures), (note,))
@@ -194,9 +195,11 @@ class Meter:
 
 async def measure_page(gateway: ServerProcess, n_loads: int, report: Callable[[str], None]) -> list[Figure]:
     """Bytes and time of all files of the first paint, and the paint itself if there is a browser."""
-    n_files, n_bytes, seconds = await asyncio.to_thread(load_files, gateway)
+    n_files, n_bytes, seconds = min([await asyncio.to_thread(load_files, gateway) for _ in range(n_loads)],
+                                    key=lambda load: load[2])  # other load on the machine can only add to it
     figures = [Figure.exact(f"bytes of the page and its {n_files - 1} files, compressed", float(n_bytes), "B"),
-               Figure.exact("time to the last byte of them, by one connection", seconds * 1e3, "ms", PAINT_GOAL_S * 1e3)]
+               Figure.exact(f"shortest time to the last byte of them, by one connection, of {n_loads}", seconds * 1e3, "ms",
+                            PAINT_GOAL_S * 1e3)]
     path = find_browser()
     if path is None:
         return figures

@@ -80,16 +80,19 @@ function Header({ address, frame, user, theme, onTheme, filter, onSignOut }) {
 function Banners({ live, address, frame }) {
   const silence = live.silence();
   const findings = frame?.findings ?? [];
+  const age = silence < 120 ? `${Math.floor(silence)} s` : seconds(silence);
   const loudest = findings.find((finding) => finding.severity === "act");
   return html`<div class="banners">
-    <div>${silence > 0 && html`<p class="banner bad" id="no-data"><${State} state="bad">No data for ${silence < 120 ? `${Math.floor(silence)} s` : seconds(silence)}<//>: ${
+    <div>${silence > 0 && html`<p class="banner bad" id="no-data"><${State} state="bad">No data for ${age}<//>: ${
       live.problem || "waiting for a frame"}. ${frame && !address.paused ? "The figures below are old. " : ""}Connecting again.</p>`}
       ${address.paused === "1" && html`<p class="banner">Paused${frame ? ` at ${clock(frame.at)} ${zone()}` : ""}.
         <button type="button" onClick=${() => go({ paused: "" })}>Resume (p)</button></p>`}
       ${frame?.is_draining && html`<p class="banner warn"><${State} state="warn">This gateway is shutting down.<//></p>`}
       ${frame?.n_silent_workers > 0 && html`<p class="banner warn"><${State} state="warn">${frame.n_silent_workers} of ${frame.n_workers}
         workers did not answer: their figures are missing.<//></p>`}</div>
-    <div aria-live="polite">${silence > 0 && html`<span class="hidden">The gateway sends no data.</span>`}${loudest && html`<p class="banner act"><${State} state=${stateOfSeverity(loudest.severity)}>${loudest.where}<//>: ${loudest.summary} <a href=${hrefOf({ view: "doctor", tab: loudest.id })}>what to do</a></p>`}</div></div>`;
+    <div aria-live="polite">${silence > 0 && html`<span class="hidden">The gateway sends no data.</span>`}
+      ${loudest && html`<p class="banner act"><${State} state=${stateOfSeverity(loudest.severity)}>${loudest.where}<//>: ${
+        loudest.summary} <a href=${hrefOf({ view: "doctor", tab: loudest.id })}>what to do</a></p>`}</div></div>`;
 }
 
 function Help({ onClose }) {

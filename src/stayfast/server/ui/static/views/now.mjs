@@ -142,15 +142,25 @@ export function View({ address, live, frame, frames, isPaused, theme }) {
     <${Heat} ...${common} theme=${theme} />
     ${isEmpty && html`<p class="note">No route or upstream matches the filter.</p>`}
     <section class="panel" onMouseLeave=${() => setHovered(null)}><${Table} caption="Routes, last minute, the worst first: p99 over its promise"
-      columns=${ROUTE_COLUMNS.filter((column) => !column.isShown || routes.some(column.isShown))} rows=${[...routes].sort(byBadness)} keyOf=${(row) => row.route} onSelect=${choose("route")}
+      columns=${ROUTE_COLUMNS.filter((column) => !column.isShown || routes.some(column.isShown))}
+      rows=${[...routes].sort(byBadness)} keyOf=${(row) => row.route} onSelect=${choose("route")}
       selected=${address.route} onHover=${(row) => setHovered(row && { route: row.route, upstream: "", q: "" })} /></section>
     <section class="panel" onMouseLeave=${() => setHovered(null)}><${Table} caption="Upstreams, last minute, the worst first"
       columns=${UPSTREAM_COLUMNS} rows=${[...upstreams].sort(byBadness)} keyOf=${(row) => row.name} onSelect=${choose("upstream")}
       selected=${address.upstream} onHover=${(row) => setHovered(row && { upstream: row.name, route: "", q: "" })} /></section>
     <section class="panel"><h2>Findings</h2><${Findings} findings=${frame.findings ?? []} /></section>
-    <p class="note">${frame.n_workers ?? 1} ${(frame.n_workers ?? 1) === 1 ? "worker" : "workers"}, CPU ${frame.cpu_ratio === undefined || frame.cpu_ratio === null ? "–" : `${frame.cpu_ratio.toFixed(2)} cores`},
-      memory ${frame.rss_bytes ? bytes(frame.rss_bytes) : "–"}, loop lag p99 ${seconds(frame.loop_lag_p99_s ?? 0)}${frame.jobs_queued || frame.jobs_running
-      ? `, jobs ${count(frame.jobs_queued ?? 0)} queued, ${count(frame.jobs_running ?? 0)} running` : ""}. As text: <a href=${endpoint(METRICS)}>/metrics</a> <a href=${endpoint(STATE)}>/debug/state</a> <a href=${endpoint(SNAPSHOT)}>/admin/snapshot</a></p>`;
+    <${Machine} frame=${frame} />`;
+}
+
+function Machine({ frame }) {
+  const n = frame.n_workers ?? 1, has = (value) => value !== undefined && value !== null;
+  const words = [`${n} ${n === 1 ? "worker" : "workers"}`, `CPU ${has(frame.cpu_ratio) ? `${frame.cpu_ratio.toFixed(2)} cores` : "–"}`,
+    `memory ${frame.rss_bytes ? bytes(frame.rss_bytes) : "–"}`, `loop lag p99 ${seconds(frame.loop_lag_p99_s ?? 0)}`];
+  if (frame.jobs_queued || frame.jobs_running) {
+    words.push(`jobs ${count(frame.jobs_queued ?? 0)} queued, ${count(frame.jobs_running ?? 0)} running`);
+  }
+  return html`<p class="note">${words.join(", ")}. As text: ${[METRICS, STATE, SNAPSHOT].map((path) => html`<a key=${path}
+    href=${endpoint(path)}>${path}</a> `)}</p>`;
 }
 
 function Chips({ address }) {
