@@ -20,7 +20,6 @@ GEN_AI_TTFT_BOUNDS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0
 GEN_AI_TOKEN_BOUNDS = tuple(float(4**i) for i in range(14))  # 1 to 67,108,864
 
 MAX_STEP_NAMES = 64
-NO_ROUTE = "none"
 
 _WHERE = ("route", "upstream")
 _REQUEST_LABELS = ("route", "upstream", "outcome")
