@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from stayfast.cli import main
-from stayfast.compose.prices import list_price_age_days, price_lines
+from stayfast.compose.prices import list_price_age_days, price_lines, with_price_ages
+from stayfast.core.snapshot import UpstreamRow
 from stayfast.policy.admission.price import ListPrice, Price
 from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
 from stayfast.settings.price_table import all_rows, find_row, list_prices, list_prices_at, read_price_table
@@ -103,3 +104,13 @@ def test_list_price_of_a_known_model() -> None:
     assert find_row("anthropic/claude-sonnet-5") == ListPrice(
         2.0, 10.0, 0.2, 2.5, 4.0, 0.5, checked=read_price_table().providers["anthropic"].checked.toordinal())
     assert find_row("openai/gpt-4.1") == ListPrice(2.0, 8.0, 0.5, batch_factor=0.5, checked=CHECKED.toordinal())
+
+
+def test_snapshot_rows_have_the_age_of_list_prices() -> None:
+    """An upstream with own prices alone has none."""
+    at = (CHECKED - date(1970, 1, 1)).days * 86_400.0 + 10 * 86_400 + 5
+    rows = [UpstreamRow("up"), UpstreamRow("elsewhere")]
+    assert with_price_ages(rows, settings(""), at) == (
+        UpstreamRow("up", price_age_days=10.0, is_from_table=True), UpstreamRow("elsewhere"))
+    assert with_price_ages(rows, settings('prices: {"*": {input_per_mtok: 7}}'), at) == tuple(rows)
+    assert with_price_ages(rows, None, at) == tuple(rows)

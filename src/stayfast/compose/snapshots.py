@@ -14,6 +14,7 @@ import msgspec
 
 from stayfast import __version__
 from stayfast.compose.current import CurrentSystem
+from stayfast.compose.prices import with_price_ages
 from stayfast.compose.routes import models_requested
 from stayfast.compose.snapshot_ring import RingHost, open_ring
 from stayfast.compose.snapshot_source import SnapshotQuestion, SnapshotSource
@@ -238,7 +239,7 @@ class SnapshotCollector:
         return Snapshot(
             wall, self._gateway, __version__, n_workers=len(collected.parts) + collected.n_silent,
             n_silent_workers=collected.n_silent, started_at=wall - self._clock.now() + self._started_at,
-            traffic=tuple(traffic), prompts=probed.prompts, upstreams=probed.upstreams,
+            traffic=tuple(traffic), prompts=probed.prompts, upstreams=with_price_ages(probed.upstreams, settings, wall),
             machines=probed.machines, stores=probed.stores,
             tenants=probed.tenants, caches=cache_rows(caches, sums, modes),
             jobs=job_rows(self._current.read_job_gauges()), n_waiting=sum(part.n_waiting for part in collected.parts),
