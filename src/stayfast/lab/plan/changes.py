@@ -32,6 +32,7 @@ EFFORT_DAYS: Final = {"setting": 0.1, "client": 0.5, "prompt": 3.0, "machine": 1
 GROUPS: Final = ("streaming", "prompt cache", "answer cache", "quantise", "batching and capacity", "speculative decoding",
                  "smaller model", "prompt diet", "tail", "load")
 LEAST_CACHED_TOKENS: Final = 1024  # providers cache no shorter prompt
+CACHE_STEP_TOKENS: Final = 128
 TIER_SPEED, TIER_PRICE = 2.5, 0.2
 BATCH_PRICE = 0.5
 _SPECULATION: Final = ((0.0, 0.75), (0.3, 0.83), (0.5, 1.0), (0.7, 1.5), (0.8, 2.0), (1.0, 2.5))  # acceptance, decode speed
@@ -75,8 +76,11 @@ def _stream(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
 
 
 def _fix_prefix(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
-    return _map_calls(scenario, lambda call: call if call.n_input < LEAST_CACHED_TOKENS
-                      else msgspec.structs.replace(call, n_cached=max(call.n_cached, int(value * call.n_input))))
+    def cache(call: ReplayCall) -> ReplayCall:
+        n_cached = int(value * call.n_input) // CACHE_STEP_TOKENS * CACHE_STEP_TOKENS
+        return call if n_cached < max(LEAST_CACHED_TOKENS, call.n_cached) else msgspec.structs.replace(call, n_cached=n_cached)
+
+    return _map_calls(scenario, cache)
 
 
 def _cache_answers(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
@@ -165,8 +169,9 @@ def _use_tier(model: TrafficModel, scenario: Scenario, value: float) -> Scenario
 
 
 def _hedge(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
-    mode, budget = ("off", "auto") if value <= 0 else ("auto", "auto" if value >= 1 else value)
-    return replace(scenario, route=replace(scenario.route, hedge=replace(scenario.route.hedge, mode=mode, budget=budget)))
+    hedge = scenario.route.hedge
+    hedge = replace(hedge, mode="off") if value <= 0 else replace(hedge, mode="auto", budget="auto" if value >= 1 else value)
+    return replace(scenario, route=replace(scenario.route, hedge=hedge))
 
 
 def _add_lane(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:

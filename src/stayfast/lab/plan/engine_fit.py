@@ -34,6 +34,7 @@ _PACE_CORRELATION = 0.4
 _PACE_RANGE = 1.1  # slowest over quickest tenth, predicted
 _KV_TOKENS = 1_000_000_000
 _MOST_RUNNING = 100_000
+_MIDDLE_OUTPUT = 150  # tokens
 
 
 class BusyTime:
@@ -75,9 +76,9 @@ def fit_with_load(name: str, calls: Sequence[SeenCall], plain: UpstreamFit) -> U
     most = BusyTime([(call.at, call.at + call.took_s) for call in in_order]).most
     plain = replace(plain, most_in_flight=most)
     streamed = [call for call in in_order if call.ttft_s is not None]
-    if len(streamed) < LEAST_STREAMED or not plain.tpot_s:
+    if len(streamed) < LEAST_STREAMED or not plain.paces:
         return plain
-    pace_s = quantile_of(plain.tpot_s, 0.5)
+    pace_s = plain.pace_s(0.5, _MIDDLE_OUTPUT)
     speed, base_s, error = _fit_prefill(in_order)
     paces = _collect_paces(in_order, speed, pace_s)
     step_s, per_sequence_s, share = _fit_pace(paces, pace_s)

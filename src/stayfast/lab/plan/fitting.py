@@ -24,11 +24,13 @@ from stayfast.lab.simulated import EngineModel
 from stayfast.observe.traffic_rows import TrafficLine, TrialRow
 
 LEAST_STREAMED = 60  # first tokens that were seen; with fewer, whole answers are split into first wait and pace
+N_PACES = 5
 LEAST_OUTPUT = 8  # tokens of an answer whose pace is used
 _N_PAIRS = 4000
 _N_STEPS = 24
 _FAILED = 500
 _TOO_MANY = 429
+_TIMED_OUT = 504
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,8 @@ class SeenCall:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamFit:
-    """The model of one upstream. `first_s` and `tpot_s` are sorted samples from which values are drawn.
+    """The model of one upstream. `first_s` is a sorted sample from which waits are drawn, `paces` are sorted samples of seconds
+    per token for answers up to so many tokens, as short answers have another pace than long ones.
 
     engine: None: load has no effect on it. fail_share, hang_share: of attempts; `fail_after_s`, `fail_status`: of those that
     fail; a hanging attempt brings nothing until a time-out ends it.
@@ -60,7 +63,7 @@ class UpstreamFit:
     first_s: tuple[float, ...]
     per_token: float  # k, or b in seconds
     is_additive: bool
-    tpot_s: tuple[float, ...]
+    paces: tuple[tuple[int, tuple[float, ...]], ...]
     engine: EngineModel | None = None
     fail_share: float = 0.0
     fail_after_s: float = 0.1
@@ -85,7 +88,7 @@ class UpstreamFit:
                              decode_step_per_sequence_s=engine.decode_step_per_sequence_s / factor)
         return replace(self, first_s=tuple(wait_s / factor for wait_s in self.first_s), engine=engine,
                        per_token=self.per_token / factor if self.is_additive else self.per_token,
-                       tpot_s=tuple(pace_s / factor for pace_s in self.tpot_s))
+                       paces=self._paces_over(factor))
 
     def speed_up_decode(self, factor: float) -> "UpstreamFit":
         """The same with `factor` times the output tokens per second."""
@@ -93,7 +96,15 @@ class UpstreamFit:
         if engine is not None:
             engine = replace(engine, decode_step_s=engine.decode_step_s / factor,
                              decode_step_per_sequence_s=engine.decode_step_per_sequence_s / factor)
-        return replace(self, engine=engine, tpot_s=tuple(pace_s / factor for pace_s in self.tpot_s))
+        return replace(self, engine=engine, paces=self._paces_over(factor))
+
+    def pace_s(self, luck: float, n_output: int) -> float:
+        """Seconds per token of an answer of this length, at the quantile `luck`; 0 if unknown."""
+        found = next((samples for most, samples in self.paces if n_output <= most), None)
+        return quantile_of(found if found is not None else self.paces[-1][1] if self.paces else (), luck)
+
+    def _paces_over(self, factor: float) -> tuple[tuple[int, tuple[float, ...]], ...]:
+        return tuple((most, tuple(pace_s / factor for pace_s in samples)) for most, samples in self.paces)
 
 
 def quantile_of(ordered: Sequence[float], q: float) -> float:
@@ -125,9 +136,9 @@ def _only_call(row: TrafficLine, n_uncached: int, n_output: int) -> SeenCall:
     has_failed = row.status >= _FAILED or row.status == _TOO_MANY
     ttft_s = max(1e-6, row.ttft_s - row.own_s) if row.ttft_s is not None and row.is_stream else None
     is_cut = row.status == 499 and ttft_s is None
+    fault = "" if not has_failed else "timeout" if row.status == _TIMED_OUT else f"status {row.status}"
     return SeenCall(row.arrived_at + row.own_s, n_uncached, n_output, row.e2e_s - row.own_s, ttft_s, row.tpot_s,
-                    row.is_stream, is_cut, f"status {row.status}" if has_failed else "",
-                    row.status if has_failed else None)
+                    row.is_stream, is_cut, fault, row.status if has_failed else None)
 
 
 def _one_of_several(row: TrafficLine, trial: TrialRow, n_uncached: int, n_output: int) -> SeenCall:
@@ -139,18 +150,24 @@ def _one_of_several(row: TrafficLine, trial: TrialRow, n_uncached: int, n_output
                     row.tpot_s if has_answered else None, row.is_stream, is_cut, trial.fault, trial.status)
 
 
-def fit_upstream(name: str, calls: Sequence[SeenCall], *, tests_slope: bool = True) -> UpstreamFit:
-    """Fit a model without effects of load. tests_slope: a slope that chance explains is 0."""
+def fit_upstream(name: str, calls: Sequence[SeenCall], like: UpstreamFit | None = None) -> UpstreamFit:
+    """Fit a model without effects of load. like: the form of its slope is taken over; None: a slope that chance explains is
+    0, and the form is chosen.
+    """
     good = [call for call in calls if not call.fault]
     streamed = [call for call in good if call.ttft_s is not None]
-    pace_s = sorted(call.tpot_s for call in good if call.tpot_s and call.n_output >= LEAST_OUTPUT)
-    if len(streamed) >= LEAST_STREAMED and pace_s:
+    paces = _group_paces([(call.n_output, call.tpot_s) for call in good if call.tpot_s and call.n_output >= LEAST_OUTPUT])
+    if len(streamed) >= LEAST_STREAMED and paces:
         samples = [(call.n_uncached, call.ttft_s or 0.0) for call in streamed]
         cut_s = [(call.n_uncached, call.took_s) for call in good if call.is_cut and call.is_stream]
     else:
-        samples, pace_s = _split_whole_answers([call for call in good if not call.is_cut and call.n_output])
+        samples, paces = _split_whole_answers([call for call in good if not call.is_cut and call.n_output])
         cut_s = []
-    slope, is_additive = fit_slope(samples, tests_slope=tests_slope)
+    if like is None:
+        slope, is_additive = fit_slope(samples)
+    else:
+        is_additive = like.is_additive
+        slope = slope_of_form(samples, is_additive=is_additive) if like.per_token else 0.0
     first_s = residuals(samples, cut_s, slope, is_additive=is_additive)
     middle_s = quantile_of(first_s, 0.5)
     failed = [call for call in calls if call.fault and call.fault != "timeout"]
@@ -160,12 +177,23 @@ def fit_upstream(name: str, calls: Sequence[SeenCall], *, tests_slope: bool = Tr
                    ) if samples and middle_s else 0.0
     n_calls = max(1, len(calls))
     return UpstreamFit(
-        name, len(samples), tuple(first_s), slope, is_additive, tuple(pace_s),
+        name, len(samples), tuple(first_s), slope, is_additive, paces,
         fail_share=len(failed) / n_calls, fail_after_s=median(call.took_s for call in failed) if failed else 0.1,
         fail_status=statuses[len(statuses) // 2] if statuses else 503, hang_share=n_hung / n_calls, error=error)
 
 
-def _split_whole_answers(calls: Sequence[SeenCall]) -> tuple[list[tuple[int, float]], list[float]]:
+def _group_paces(seen: Sequence[tuple[int, float]]) -> tuple[tuple[int, tuple[float, ...]], ...]:
+    """The paces of N_PACES equally frequent lengths of answers; fewer if there are few."""
+    ordered = sorted(seen)
+    n_groups = max(1, min(N_PACES, len(ordered) // LEAST_STREAMED))
+    parts = [ordered[len(ordered) * part // n_groups:len(ordered) * (part + 1) // n_groups] for part in range(n_groups)]
+    return tuple((part[-1][0], tuple(sorted(pace_s for _, pace_s in part))) for part in parts if part)
+
+
+Paces = tuple[tuple[int, tuple[float, ...]], ...]
+
+
+def _split_whole_answers(calls: Sequence[SeenCall]) -> tuple[list[tuple[int, float]], Paces]:
     """First waits and paces from whole answers: took = first + pace * (output - 1), the pace by the median of slopes."""
     rng, slopes = Random(1), []
     for _ in range(_N_PAIRS if len(calls) > 1 else 0):
@@ -174,17 +202,22 @@ def _split_whole_answers(calls: Sequence[SeenCall]) -> tuple[list[tuple[int, flo
             slopes.append((one.took_s - other.took_s) / (one.n_output - other.n_output))
     pace_s = max(0.0, median(slopes)) if slopes else 0.0
     samples = [(call.n_uncached, max(0.05 * call.took_s, call.took_s - pace_s * (call.n_output - 1))) for call in calls]
-    return samples, [pace_s] if calls else []
+    return samples, ((1, (pace_s,)),) if calls else ()
 
 
-def fit_slope(samples: Sequence[tuple[int, float]], *, tests_slope: bool = True) -> tuple[float, bool]:
+def slope_of_form(samples: Sequence[tuple[int, float]], *, is_additive: bool) -> float:
+    """The effect of a prompt token on the wait, in this form; never negative."""
+    return _zero_correlation([float(one) for one, _ in samples], [wait_s for _, wait_s in samples], is_additive=is_additive)
+
+
+def fit_slope(samples: Sequence[tuple[int, float]]) -> tuple[float, bool]:
     """The effect of a prompt token on the wait, and whether it is added (seconds) or multiplied (share)."""
     n = len(samples)
     if n < 3 or len({tokens for tokens, _ in samples}) < 3:
         return 0.0, False
     tokens = [float(one) for one, _ in samples]
     waits_s = [wait_s for _, wait_s in samples]
-    if rank_correlation(tokens, waits_s) <= (2 / sqrt(n) if tests_slope else 0.0):
+    if rank_correlation(tokens, waits_s) <= 2 / sqrt(n):
         return 0.0, False
     slopes = {is_additive: _zero_correlation(tokens, waits_s, is_additive=is_additive) for is_additive in (False, True)}
     spread = {}
@@ -265,8 +298,3 @@ def _ranks(values: Sequence[float]) -> list[float]:
             ranks[row] = (at + end) / 2
         at = end + 1
     return ranks
-
-
-def resample(calls: Sequence[SeenCall], rng: Random) -> list[SeenCall]:
-    """As many attempts, drawn with replacement."""
-    return rng.choices(calls, k=len(calls)) if calls else []

@@ -3,7 +3,7 @@
 For each seed the log is resampled (requests, attempts), the upstreams are fitted to the resample, and the day is replayed
 with and without each change, with the same luck for the same requests. So
 
-    prediction  = observed quantile * mean over seeds of (with the change / observed, as replayed)      on a log scale
+    prediction  = mean over seeds of the quantile with the change, on a log scale
     interval    = 95 % for the quantile of one such day: t * spread over seeds * sqrt(1 + 1 / seeds)
     effect      = mean over seeds of (with / without); it exists if its 95 % interval excludes none, and matters from
                   LEAST_GAIN on
@@ -106,14 +106,13 @@ class DayRuns:
         self._model = model
         self._report = report
         self._seeds = [seed + 1000 * number for number in range(n_seeds)]
-        self._drawn: list[Scenario] = []
+        self._drawn: list[Scenario] = model.draw_days(n_seeds, seed)
         self.base: list[ReplayResult] = []
 
     def run_base(self) -> None:
-        for number, seed in enumerate(self._seeds, 1):
+        for number, (drawn, seed) in enumerate(zip(self._drawn, self._seeds, strict=True), 1):
             self._report(f"replaying the log, {number} of {len(self._seeds)}")
-            self._drawn.append(self._model.draw(seed))
-            self.base.append(run_replay(self._drawn[-1], seed))
+            self.base.append(run_replay(drawn, seed))
 
     def run_change(self, change: Change, value: float) -> list[ReplayResult]:
         self._report(change.describe(value))
@@ -137,11 +136,14 @@ def quantile_of_run(run: ReplayResult, metric: str) -> float:
     return min(_FAILED_S, max(_LEAST_S, run.quantile_s(what, QUANTILES[name])))
 
 
-def estimate(logs: Sequence[float], *, is_day: bool) -> Estimate:
-    """The mean of logarithms with its interval, as values. is_day: the interval is that of one day, not of the mean."""
+def estimate(logs: Sequence[float], *, is_day: bool, like: Sequence[float] = ()) -> Estimate:
+    """The mean of logarithms with its interval, as values. is_day: the interval is that of one day, not of the mean. like:
+    values with about the same spread, as a few seeds alone estimate it badly.
+    """
     middle, n = fmean(logs), len(logs)
-    spread = stdev(logs) if n > 1 else 0.0
-    half = student_t(n - 1) * spread * (sqrt(1 + 1 / n) if is_day else sqrt(1 / n)) if n > 1 else 0.0
+    spreads = [stdev(values) for values in (logs, like) if len(values) > 1]
+    spread = sqrt(fmean(one**2 for one in spreads)) if spreads else 0.0
+    half = student_t(sum(n - 1 for _ in spreads)) * spread * (sqrt(1 + 1 / n) if is_day else sqrt(1 / n)) if n > 1 else 0.0
     return Estimate(exp(middle), exp(middle - half), exp(middle + half))
 
 
@@ -163,15 +165,13 @@ def reproduce(seen: ReplayResult, base: Sequence[ReplayResult]) -> list[Reproduc
 
 
 def predict_change(change: Change, value: float, runs: Sequence[ReplayResult], base: Sequence[ReplayResult],
-                   seen: ReplayResult, promise: Latency, *, is_kept_with_room: bool, is_priced: bool) -> Prediction:
+                   promise: Latency, *, is_kept_with_room: bool, is_priced: bool) -> Prediction:
     """The day with one change, and whether it is worth its effort."""
     quantiles, effects = {}, {}
     for metric in METRICS:
         changed = [log(quantile_of_run(run, metric)) for run in runs]
         unchanged = [log(quantile_of_run(run, metric)) for run in base]
-        bias = log(quantile_of_run(seen, metric)) - fmean(unchanged)
-        bias = max(log(1 - WITHIN_P99), min(-log(1 - WITHIN_P99), bias))
-        quantiles[metric] = estimate([one + bias for one in changed], is_day=True)
+        quantiles[metric] = estimate(changed, is_day=True, like=unchanged)
         effects[metric] = estimate([one - other for one, other in zip(changed, unchanged, strict=True)], is_day=False)
     usd, usd_effect = None, None
     if is_priced:
@@ -181,9 +181,13 @@ def predict_change(change: Change, value: float, runs: Sequence[ReplayResult], b
     good = [run.good_share(promise.under_s) for run in runs]
     was_good = [run.good_share(promise.under_s) for run in base]
     gain, why = _best_gain(effects, usd_effect)
-    verdict = QUESTION if change.is_question else DO if gain >= LEAST_GAIN else NOTHING
+    loss, at_cost = _worst_loss(effects)
+    verdict = QUESTION if change.is_question else DO if gain >= LEAST_GAIN and gain > loss else NOTHING
     if verdict == NOTHING:
-        why = "no effect beyond chance" if gain == 0 else f"{why}: less than {LEAST_GAIN:.0%}"
+        why = (at_cost if loss >= LEAST_GAIN else "no effect beyond chance" if gain == 0
+               else f"{why}: less than {LEAST_GAIN:.0%}")
+    elif verdict == QUESTION:
+        why = at_cost if loss >= LEAST_GAIN else "no effect beyond chance"
     elif verdict == DO and is_kept_with_room and not _saves(usd_effect):
         verdict, why = NOTHING, "the promise is kept with room"
     return Prediction(
@@ -202,10 +206,21 @@ def _saves(usd: Estimate | None) -> bool:
     return usd is not None and usd.high < 1 and 1 - usd.value >= LEAST_GAIN
 
 
+def _worst_loss(effects: dict[str, Estimate]) -> tuple[float, str]:
+    """The largest increase of a quantile beyond chance; 0 if there is none."""
+    losses = [(effect.value - 1, name) for name, effect in _name_effects(effects).items() if effect.low > 1]
+    worst, name = max(losses, default=(0.0, ""))
+    return worst, f"{name} +{worst:.0%}" if name else ""
+
+
+def _name_effects(effects: dict[str, Estimate]) -> dict[str, Estimate]:
+    return {f"{'first token' if metric.startswith('first') else 'whole answer'} {metric[-3:]}": effect
+            for metric, effect in effects.items()}
+
+
 def _best_gain(effects: dict[str, Estimate], usd: Estimate | None) -> tuple[float, str]:
     """The largest gain that is beyond chance, and its description; 0 if there is none."""
-    named = {f"{'first token' if metric.startswith('first') else 'whole answer'} {metric[-3:]}": effect
-             for metric, effect in effects.items()}
+    named = _name_effects(effects)
     if usd is not None:
         named["cost"] = usd
     gains = [(1 - effect.value, name) for name, effect in named.items() if effect.high < 1 and not isinf(effect.value)]
@@ -226,7 +241,7 @@ def plan_route(model: TrafficModel, asked: Sequence[tuple[Change, float]], left:
     has_room = good_ratio >= promise.share and seen.quantile_s("first", promise.share) <= ROOM * promise.under_s
     predictions = []
     if all(one.is_reproduced for one in baseline):
-        predictions = [predict_change(change, value, days.run_change(change, value), days.base, seen, promise,
+        predictions = [predict_change(change, value, days.run_change(change, value), days.base, promise,
                                       is_kept_with_room=has_room, is_priced=is_priced) for change, value in asked]
     predictions.sort(key=lambda one: (GROUPS.index(one.group), -one.gain / one.effort_days))
     traffic = model.traffic
@@ -247,10 +262,9 @@ def describe_fit(model: TrafficModel, name: str) -> str:
         return (f"{name}: slows down with your load. Prefill {engine.prefill_tokens_per_s:,.0f} tokens/s, "
                 f"{alone:.3g} ms a token alone, +{more:.2g} ms for each running answer")
     each = fit.per_token * 1e3 * (1 if fit.is_additive else fit.first_wait_s(0.5, 0))
-    per_token = f"+{each * 1e3:.2g} ms per 1000 prompt tokens" if fit.per_token else "no effect of the prompt's length"
-    pace_s = fit.tpot_s[len(fit.tpot_s) // 2] if fit.tpot_s else 0.0
+    per_token = f"+{each * 1e3:,.0f} ms per 1000 prompt tokens" if fit.per_token else "no effect of the prompt's length"
     return (f"{name}: no effect of your load, up to {fit.most_in_flight} at a time. First token "
-            f"{fit.first_wait_s(0.5, 0):.2g} s, {per_token}, {pace_s * 1e3:.3g} ms a token")
+            f"{fit.first_wait_s(0.5, 0):.2g} s, {per_token}, {fit.pace_s(0.5, 150) * 1e3:.3g} ms a token")
 
 
 def model_notes(model: TrafficModel) -> list[str]:

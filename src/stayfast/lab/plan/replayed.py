@@ -10,7 +10,7 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import AnswerSummary, Api, Chunk
-from stayfast.lab.plan.fitting import UpstreamFit, quantile_of
+from stayfast.lab.plan.fitting import UpstreamFit
 from stayfast.lab.simulated.engine import Sequence, SimulatedEngine
 from stayfast.policy.admission.price import Prices
 from stayfast.policy.resilience.breaker import BreakerConfig
@@ -41,7 +41,7 @@ class ReplayedUpstream:
     """Task-safe, of one loop. calls: by the id of the request."""
 
     kind = "simulated"
-    always_streams = True
+    always_streams = False
 
     def __init__(self, name: str, fit: UpstreamFit, calls: Mapping[str, ReplayCall], seed: int, clock: Clock) -> None:
         self.name = name
@@ -78,7 +78,14 @@ class ReplayedUpstream:
             except BaseException:
                 self._engine.release(sequence)
                 raise
-        return _ReplayedStream(self, call, known, quantile_of(fit.tpot_s, pace), sequence)
+        answer = _ReplayedStream(self, call, known, fit.pace_s(pace, known.n_output), sequence)
+        if not call.request.stream:
+            try:
+                await answer.wait_rest()
+            except BaseException:
+                self.release(sequence)
+                raise
+        return answer
 
     async def wait_rest(self, known: ReplayCall, pace_s: float, sequence: Sequence | None) -> None:
         """Wait from the first token to the last."""
@@ -123,6 +130,9 @@ class _ReplayedStream:
     def summary(self) -> AnswerSummary:
         return self._transcoder.summary
 
+    async def wait_rest(self) -> None:
+        await self._upstream.wait_rest(self._known, self._pace_s, self._sequence)
+
     async def next(self) -> Chunk | None:
         if self._is_ended:
             return None
@@ -130,12 +140,14 @@ class _ReplayedStream:
             self._has_first = True
             return self._transcoder.feed(_event({"role": "assistant", "content": "x "})) or Chunk(b"")
         known = self._known
-        await self._upstream.wait_rest(known, self._pace_s, self._sequence)
+        if self._call.request.stream:
+            await self.wait_rest()
         self._is_ended = True
         usage = {"prompt_tokens": known.n_input, "completion_tokens": known.n_output,
                  "total_tokens": known.n_input + known.n_output, "prompt_tokens_details": {"cached_tokens": known.n_cached}}
         rest = _event({"content": "y " * min(64, known.n_output)}) if known.n_output > 1 else b""
-        ending = rest + _event({}, "stop") + b"data: " + msgspec.json.encode(_head(choices=[], usage=usage)) + b"\n\n" + _DONE
+        summary = b"data: " + msgspec.json.encode(_head(choices=[], usage=usage)) + b"\n\n"
+        ending = rest + _event({}, "stop") + summary + _DONE
         chunk, last = self._transcoder.feed(ending), self._transcoder.finish()
         if self.summary.failure is not None:
             raise self.summary.failure

@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import TypeVar
 
 import msgspec
 
 from stayfast.lab.plan.engine_fit import fit_with_load
-from stayfast.lab.plan.fitting import SeenCall, UpstreamFit, calls_at, fit_upstream, resample, residuals
+from stayfast.lab.plan.fitting import SeenCall, UpstreamFit, calls_at, fit_upstream
 from stayfast.lab.plan.replay import Scenario
 from stayfast.lab.plan.replayed import ReplayCall
 from stayfast.lab.plan.traffic import RouteTraffic
@@ -20,6 +21,7 @@ from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.settings import HttpUpstream, RouteSettings, Settings
 
+T = TypeVar("T")
 HITS = ("hit", "semantic", "stale", "coalesced")
 LEAST_CALLS = 30  # at an upstream; with fewer it is left out
 _LEAST_PRICED = 50
@@ -88,36 +90,44 @@ class TrafficModel:
         marks = [(row.tenant, row.body_mark) for row in self.traffic.rows if row.body_mark]
         return 1 - len(set(marks)) / len(marks) if marks else None
 
-    def draw(self, seed: int) -> Scenario:
-        """A resample: other requests at the same instants, and upstreams fitted to resampled attempts.
+    def draw_days(self, n_days: int, seed: int) -> list[Scenario]:
+        """Resamples: other requests at the same instants, and upstreams fitted to resampled attempts.
 
-        Drawn from a resample itself, so that its spread holds both that of the log and that of the day to predict.
+        Requests are drawn from a resample themselves, so that their spread holds both that of the log and that of the day to
+        predict. Over all days together, each attempt is drawn equally often, which removes most of the resampling's own error
+        (balanced bootstrap: Davison, Hinkley and Schechtman, 1986).
         """
         rng = Random(seed)
+        rows = _deal(range(len(self.scenario.calls)), n_days, rng)
+        calls = {name: _deal(seen, n_days, rng) for name, seen in self.calls.items()}
+        return [self._draw_day(rows[day], {name: dealt[day] for name, dealt in calls.items()}, rng) for day in range(n_days)]
+
+    def _draw_day(self, rows: Sequence[int], attempts: Mapping[str, Sequence[SeenCall]], rng: Random) -> Scenario:
         calls, n = self.scenario.calls, len(self.scenario.calls)
-        log_rows = rng.choices(range(n), k=n)
         counts = Counter(call.content for call in calls)
         drawn = []
-        for number, row in enumerate(rng.choices(log_rows, k=n)):
+        for number, row in enumerate(rng.choices(rows, k=n)):
             call = calls[row]
             content = call.content if counts[call.content] > 1 else n + number
             drawn.append(msgspec.structs.replace(call, at_s=calls[number].at_s, content=content, luck=number))
-        fits = {name: _refit(fit, resample(self.calls[name], rng)) for name, fit in self.scenario.fits.items()}
+        fits = {name: _refit(fit, attempts[name], rng) for name, fit in self.scenario.fits.items()}
         return replace(self.scenario, calls=tuple(drawn), fits=fits)
 
 
-def _refit(fit: UpstreamFit, calls: Sequence[SeenCall]) -> UpstreamFit:
+def _deal(items: Sequence[T], n_hands: int, rng: Random) -> list[list[T]]:
+    """n_hands samples of as many items, in which each item is n_hands times in all."""
+    dealt = list(items) * n_hands
+    rng.shuffle(dealt)
+    n = len(items)
+    return [dealt[hand * n:(hand + 1) * n] for hand in range(n_hands)]
+
+
+def _refit(fit: UpstreamFit, calls: Sequence[SeenCall], rng: Random) -> UpstreamFit:
     """The same kind of model, fitted to other attempts; of an engine only the waits and failures are drawn again."""
-    again = fit_upstream(fit.name, calls, tests_slope=False)
+    again = fit_upstream(fit.name, calls, fit)
     if fit.engine is not None:
-        rng = Random(len(fit.first_s) + calls[0].n_uncached if calls else 0)
         return replace(fit, first_s=tuple(sorted(rng.choices(fit.first_s, k=len(fit.first_s)))),
                        fail_share=again.fail_share, hang_share=again.hang_share)
-    if fit.per_token == 0 and again.per_token:
-        streamed = [(call.n_uncached, call.ttft_s) for call in calls if call.ttft_s is not None and not call.fault]
-        cut = [(call.n_uncached, call.took_s) for call in calls if call.is_cut and call.is_stream]
-        if streamed:
-            return replace(again, per_token=0.0, first_s=tuple(residuals(streamed, cut, 0.0, is_additive=False)))
     return replace(again, most_in_flight=fit.most_in_flight)
 
 

@@ -98,10 +98,11 @@ class Settle:
 
 
 def mark_body(body: bytes) -> int:
-    """32 bits that are equal for equal bodies and reveal nothing: Python keys the hash of bytes anew in each process. The
-    last MARKED_BYTES and the length are hashed, as a whole long prompt would take microseconds.
+    """32 bits that are equal for equal bodies and reveal nothing: Python keys the hash of bytes anew in each process. Hashed
+    are the length, about MARKED_BYTES bytes spread over the body, and its end: all of a long prompt would take microseconds.
     """
-    return (hash(body[-MARKED_BYTES:]) ^ len(body) * _ODD) & 0xFFFFFFFF
+    n = len(body)
+    return (hash(body[:: n // MARKED_BYTES + 1]) ^ hash(body[-MARKED_BYTES:]) ^ n * _ODD) & 0xFFFFFFFF
 
 
 def _status_and_error(why: BaseException | None) -> tuple[int, str | None]:
