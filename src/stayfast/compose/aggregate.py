@@ -8,6 +8,7 @@ answer. Counts between the last scrape and a crash are lost.
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from platform import python_version
 from typing import Any
@@ -22,6 +23,7 @@ from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import MetricsSnapshot, Totals
 from stayfast.observe.metrics.definitions import BUILD_INFO, WORKERS
 from stayfast.observe.recent_requests import RecentRequests
+from stayfast.observe.traffic_rows import TrafficLine, TrafficReport, list_traffic
 from stayfast.observe.waterfall import RequestSummary, Waterfall, build_waterfall, summarize_request, without_details
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.plan import Route
@@ -225,6 +227,7 @@ def _ratio(n: int, n_all: int) -> float | None:
     return round(n / n_all, 4) if n_all else None
 
 
+_N_FACTS_AT_A_TIME = 25  # decoded in one turn of the loop: half a millisecond
 _N_PIECES_AT_A_TIME = 16  # series written in one turn of the loop: a quarter of a millisecond
 _NORMAL_S = 3600.0
 
@@ -232,7 +235,7 @@ _NORMAL_S = 3600.0
 class _Question(msgspec.Struct, frozen=True):
     """A message from one worker to another."""
 
-    what: str  # metrics, list, one, caches, purge, answer, turn, fleet
+    what: str  # metrics, list, one, caches, purge, answer, traffic, turn, fleet
     query: RecentRequestsQuery = RecentRequestsQuery()
     request_id: str = ""
     purge: PurgeFilter = PurgeFilter()
@@ -349,6 +352,14 @@ class WorkerAggregate:
         found.sort(key=lambda one: one.ended_at, reverse=True)
         return msgspec.json.encode({"object": "list", "data": found[:query.n]})
 
+    async def traffic(self) -> bytes:
+        """Figures of the requests in the memory of all workers, newest first, as JSON."""
+        rows = await self._list_traffic()
+        for others in await self._query_others(_Question("traffic"), list[TrafficLine]):
+            rows += others
+        rows.sort(key=lambda row: row.arrived_at, reverse=True)
+        return msgspec.json.encode(TrafficReport(rows))
+
     async def turn(self, sought: ResumeRequest) -> RemoteTurnPart | None:
         """The outcome of a turn of another worker; None: no worker has it."""
         found: list[RemoteTurnPart | None] = await self._query_others(_Question("turn", turn=sought), RemoteTurnPart | None)
@@ -382,6 +393,8 @@ class WorkerAggregate:
             case "answer":
                 found = await self.caches.inspect_answer(question.key)
                 return msgspec.json.encode(found) if found is not None else b""
+            case "traffic":
+                return msgspec.msgpack.encode(await self._list_traffic())
             case "turn":
                 return msgspec.msgpack.encode(await self.turns.find_turn(question.turn) if question.turn is not None
                                               else None)
@@ -394,6 +407,14 @@ class WorkerAggregate:
         if self.fleet is None or news is None:
             return b""
         return msgspec.msgpack.encode(self.fleet.part.receive(news))
+
+    async def _list_traffic(self) -> list[TrafficLine]:
+        self.flush_events()
+        newest, rows = self.recent.newest_first(), list[TrafficLine]()
+        while facts := list(islice(newest, _N_FACTS_AT_A_TIME)):
+            rows += list_traffic(facts)
+            await asyncio.sleep(0)
+        return rows
 
     def _list_requests(self, query: RecentRequestsQuery) -> list[RequestSummary]:
         self.flush_events()

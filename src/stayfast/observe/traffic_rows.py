@@ -73,15 +73,10 @@ def format_mark(mark: int | None) -> str:
     return f"{mark & 0xFFFFFFFF:08x}" if mark is not None else ""
 
 
-def list_traffic(facts: Iterable[RequestDone], most: int) -> list[TrafficLine]:
-    """Rows of at most `most` requests of clients; attempts at jobs and requests without a route are not included."""
-    rows = []
-    for fact in facts:
-        if len(rows) >= most:
-            break
-        if fact.route is not None and not fact.role:
-            rows.append(to_traffic_line(fact, fact.route))
-    return rows
+def list_traffic(facts: Iterable[RequestDone]) -> list[TrafficLine]:
+    """Rows of the requests of clients; attempts at jobs, embeddings and requests without a route are not included."""
+    return [to_traffic_line(fact, fact.route) for fact in facts
+            if fact.route is not None and not fact.role and fact.api.can_stream]
 
 
 def to_traffic_line(fact: RequestDone, route: str) -> TrafficLine:

@@ -25,6 +25,7 @@ from stayfast.server.paths import (
     MODELS,
     REQUESTS,
     STATE,
+    TRAFFIC,
     error_dialect,
     parse_cache_key,
     parse_model_id,
@@ -115,6 +116,9 @@ class AdminApp:
         if path == GATEWAYS:
             self._require_admin(scope)
             return await self._current.backend.together.gateways()
+        if path == TRAFFIC:
+            self._require_admin(scope)
+            return await self._current.backend.together.traffic()
         if path == CACHE:
             return await self._caches(scope)
         key = parse_cache_key(path)

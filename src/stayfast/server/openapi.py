@@ -11,7 +11,7 @@ from stayfast.server.batch_openapi import batch_paths
 from stayfast.server.http_request import LLM_PATHS
 from stayfast.server.job_openapi import SCHEMAS as JOB_SCHEMAS
 from stayfast.server.job_openapi import job_paths
-from stayfast.server.paths import CACHE, GATEWAYS, HEALTH, MAX_LISTED, REQUESTS, STATE
+from stayfast.server.paths import CACHE, GATEWAYS, HEALTH, MAX_LISTED, REQUESTS, STATE, TRAFFIC
 from stayfast.wire.chat.request import ChatRequest, CompletionsRequest, EmbeddingsRequest
 from stayfast.wire.messages.request import CountRequest, MessagesRequest
 from stayfast.wire.responses.request import ResponsesRequest
@@ -116,6 +116,12 @@ _FORGOTTEN: Json = {
     "properties": {"forgotten": {"type": "integer"}, "gone": {"type": "array", "items": {"type": "string"}},
                    "unconfirmed": {"type": "array", "items": {"type": "string"}}},
 }
+_TRAFFIC: Json = {
+    "type": "object", "required": ["columns", "rows"],
+    "properties": {"columns": {"type": "array", "items": {"type": "string"}},
+                   "trial_columns": {"type": "array", "items": {"type": "string"}},
+                   "rows": {"type": "array", "items": {"type": "array"}}},
+}
 _GATEWAYS: Json = {
     "type": "object", "required": ["object", "data", "why_alone", "findings"],
     "properties": {
@@ -184,7 +190,7 @@ def document(version: str) -> Json:
         "components": {
             "schemas": components | {"Error": _ERROR, "MessagesError": _ERROR_OF_MESSAGES, "Model": _MODEL,
                                      "Models": _MODELS, "Health": _HEALTH, "Requests": _REQUESTS,
-                                     "State": _STATE, "Caches": _CACHES, "Gateways": _GATEWAYS,
+                                     "State": _STATE, "Caches": _CACHES, "Gateways": _GATEWAYS, "Traffic": _TRAFFIC,
                                      "Forgotten": _FORGOTTEN, **JOB_SCHEMAS, **BATCH_SCHEMAS,
                                      "Kept": _STORED_ANSWER} | waterfalls,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"},
@@ -230,6 +236,8 @@ def _cold_paths() -> Json:
                         refused | {"400": _REFUSALS["400"]}),
     }
     paths[GATEWAYS] = {"get": _cold("gateways", "The gateways that share state, for admins.", "Gateways", refused)}
+    paths[TRAFFIC] = {"get": _cold("traffic", "Figures of the requests in memory, newest first, for admins.", "Traffic",
+                                   refused)}
     paths[STATE] = {"get": _cold("state", "The live state of this process's upstreams, for admins.", "State", refused)}
     responses: Json = {status: _error(description) for status, description in refused.items()}
     responses["200"] = {"description": "OK", "content": {"text/plain": {}}}

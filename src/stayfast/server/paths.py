@@ -13,8 +13,9 @@ STATE = "/debug/state"
 METRICS = "/metrics"
 CACHE = "/admin/cache"
 GATEWAYS = "/admin/gateways"
+TRAFFIC = "/admin/traffic"
 MAX_LISTED = 1000  # requests in one response
-_OTHER_PATHS = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE, GATEWAYS}
+_OTHER_PATHS = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE, GATEWAYS, TRAFFIC}
 _READ_METHODS = ("GET", "HEAD")
 RETRY_WHEN_DRAINING_S = 1.0
 

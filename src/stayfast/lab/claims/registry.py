@@ -23,6 +23,7 @@ from stayfast.lab.claims.noisy import Noisy
 from stayfast.lab.claims.overhead import Overhead
 from stayfast.lab.claims.overload import Overload
 from stayfast.lab.claims.partial import PARTIAL
+from stayfast.lab.claims.plan import PlanClaim
 from stayfast.lab.claims.prefix import PrefixClaim
 from stayfast.lab.claims.quota import QUOTA
 from stayfast.lab.claims.semantic import SemanticClaim
@@ -46,5 +47,5 @@ def claims() -> dict[str, Claim]:
                                 Stragglers(),
                                 Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TableClaim(),
                                 BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
-                                JobThroughput(), DEADLINE, TOOLS, PARTIAL, AGENT)
+                                JobThroughput(), PlanClaim(), DEADLINE, TOOLS, PARTIAL, AGENT)
     return {claim.name: claim for claim in found}

@@ -198,7 +198,7 @@ def _draw_requests(rng: Random, off: tuple[str, ...], n: int, rate: float, longe
     return requests
 
 
-def _alter(world: HiddenWorld, name: str, value: float, rng: Random) -> HiddenWorld:  # noqa: PLR0911 one return per change
+def _alter(world: HiddenWorld, name: str, value: float, rng: Random) -> HiddenWorld:
     route, admission = world.settings.route, world.settings.admission
     provider = world.providers[0]
     if name in _REQUESTS:
@@ -246,7 +246,7 @@ def _repeat(requests: tuple[DayRequest, ...], share: float, rng: Random) -> tupl
 
 _REQUESTS: Final = {
     "stream": lambda one, value: msgspec.structs.replace(one, is_stream=True),
-    "prefix": lambda one, value: msgspec.structs.replace(one, n_shared=int(value * one.n_input) if one.n_input >= 1024 else 0),
+    "prefix": lambda one, value: msgspec.structs.replace(one, n_shared=int(value * one.n_input) * (one.n_input >= 1024)),
     "diet": lambda one, value: msgspec.structs.replace(one, n_input=max(1, int(one.n_input * (1 - value)))),
     "cap": lambda one, value: msgspec.structs.replace(one, n_output=min(one.n_output, int(value))),
     "load2": lambda one, value: msgspec.structs.replace(one, at_s=one.at_s / value),
@@ -277,8 +277,8 @@ class _LineSink:
 async def _run_day(loop: SimLoop, world: HiddenWorld, seed: int) -> list[bytes]:
     collector = LineCollector()
     names = [f"provider{number or ''}" for number in range(len(world.providers))]
-    upstreams = {name: SimulatedUpstream(provider=seed_provider(provider, seed), probe=False, prices={"*": PRICE}, limit=_LIMIT)
-                 for name, provider in zip(names, world.providers, strict=True)}
+    upstreams = {name: SimulatedUpstream(provider=seed_provider(provider, seed), probe=False, prices={"*": PRICE},
+                                         limit=_LIMIT) for name, provider in zip(names, world.providers, strict=True)}
     settings = Settings(upstreams=upstreams, routes={ROUTE: replace(world.settings.route, upstreams=tuple(names))},
                         admission=world.settings.admission, log=LogSettings(level="error", requests=False))
     sink = _LineSink(LogSink(LogConfig(), collector, loop))

@@ -16,6 +16,7 @@ quantised weights come before more machines; speculative decoding comes last, as
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import inf
 from random import Random
 from typing import Final
@@ -78,7 +79,8 @@ def _stream(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
 def _fix_prefix(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
     def cache(call: ReplayCall) -> ReplayCall:
         n_cached = int(value * call.n_input) // CACHE_STEP_TOKENS * CACHE_STEP_TOKENS
-        return call if n_cached < max(LEAST_CACHED_TOKENS, call.n_cached) else msgspec.structs.replace(call, n_cached=n_cached)
+        has_more = n_cached >= max(LEAST_CACHED_TOKENS, call.n_cached)
+        return msgspec.structs.replace(call, n_cached=n_cached) if has_more else call
 
     return _map_calls(scenario, cache)
 
@@ -150,7 +152,7 @@ def _add_replicas(model: TrafficModel, scenario: Scenario, value: float) -> Scen
 
 def _speculate(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
     points = _SPECULATION
-    (low, slow), (high, quick) = next(pair for pair in zip(points, points[1:], strict=False) if value <= pair[1][0])
+    (low, slow), (high, quick) = next(pair for pair in pairwise(points) if value <= pair[1][0])
     speed = slow + (quick - slow) * (value - low) / (high - low)
     return replace(scenario, fits={name: fit.speed_up_decode(speed) for name, fit in scenario.fits.items()})
 

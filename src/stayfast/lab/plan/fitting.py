@@ -51,8 +51,8 @@ class SeenCall:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamFit:
-    """The model of one upstream. `first_s` is a sorted sample from which waits are drawn, `paces` are sorted samples of seconds
-    per token for answers up to so many tokens, as short answers have another pace than long ones.
+    """The model of one upstream. `first_s` is a sorted sample from which waits are drawn; `paces` are sorted samples of
+    seconds per token for answers up to so many tokens, as short answers have another pace than long ones.
 
     engine: None: load has no effect on it. fail_share, hang_share: of attempts; `fail_after_s`, `fail_status`: of those that
     fail; a hanging attempt brings nothing until a time-out ends it.
@@ -126,9 +126,7 @@ def calls_at(rows: Sequence[TrafficLine], upstream: str) -> list[SeenCall]:
             if row.upstream == upstream and row.n_attempts:
                 calls.append(_only_call(row, n_uncached, n_output))
             continue
-        for trial in row.trials:
-            if trial.upstream == upstream:
-                calls.append(_one_of_several(row, trial, n_uncached, n_output))
+        calls.extend(_one_of_several(row, trial, n_uncached, n_output) for trial in row.trials if trial.upstream == upstream)
     return calls
 
 

@@ -22,7 +22,8 @@ import msgspec
 from stayfast.lab.harness.intervals import block_interval, student_t
 from stayfast.lab.plan.changes import EFFORT_DAYS, GROUPS, Change
 from stayfast.lab.plan.replay import ReplayResult, Scenario, run_replay
-from stayfast.lab.plan.workload import TrafficModel
+from stayfast.lab.plan.workload import HITS, TrafficModel
+from stayfast.observe.traffic_rows import TrafficLine
 from stayfast.policy.slo import Latency
 
 LEAST_GAIN = 0.05  # of a quantile or of the cost
@@ -120,14 +121,14 @@ class DayRuns:
                 for drawn, seed in zip(self._drawn, self._seeds, strict=True)]
 
 
-def observe(model: TrafficModel) -> ReplayResult:
-    """What the clients of the log saw, in the form of a replay."""
-    rows = model.traffic.rows
+def observe_rows(rows: Sequence[TrafficLine]) -> ReplayResult:
+    """What the clients of a log saw, in the form of a replay."""
     first_s = [inf if row.status >= 400 else row.ttft_s if row.is_stream and row.ttft_s is not None else row.e2e_s
                for row in rows]
     e2e_s = [inf if row.status >= 400 else row.e2e_s for row in rows]
+    span_s = max(1.0, rows[-1].arrived_at - rows[0].arrived_at)
     return ReplayResult(tuple(first_s), tuple(e2e_s), sum(row.cost_usd or 0.0 for row in rows),
-                        sum(row.n_attempts for row in rows), sum(row.cache == "hit" for row in rows), model.traffic.span_s)
+                        sum(row.n_attempts for row in rows), sum(row.cache in HITS for row in rows), span_s)
 
 
 def quantile_of_run(run: ReplayResult, metric: str) -> float:
@@ -233,7 +234,7 @@ def plan_route(model: TrafficModel, asked: Sequence[tuple[Change, float]], left:
                report: Callable[[str], None] = lambda step: None) -> PlanResult:
     """Replay the log, and predict each change if the replay reproduces it."""
     promise = promise or model.scenario.route.slo.ttft or Latency()
-    seen, is_priced = observe(model), bool(model.scenario.prices)
+    seen, is_priced = observe_rows(model.traffic.rows), bool(model.scenario.prices)
     days = DayRuns(model, n_seeds, seed, report)
     days.run_base()
     baseline = reproduce(seen, days.base)

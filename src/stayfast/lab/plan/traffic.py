@@ -85,8 +85,8 @@ def read_report(body: bytes) -> list[TrafficLine]:
 
 def _to_row(logged: _LoggedRequest, route: str) -> TrafficLine:
     stages = logged.stages_ms or {}
-    trials = tuple(TrialRow(one.upstream, one.role, one.ms / 1e3, _seconds(one.ttft_ms), one.fault or "", one.status, one.lost)
-                   for one in logged.tries or ())
+    trials = tuple(TrialRow(one.upstream, one.role, one.ms / 1e3, _seconds(one.ttft_ms), one.fault or "", one.status,
+                            one.lost) for one in logged.tries or ())
     return TrafficLine(
         logged.ts - logged.ms / 1e3, route, logged.upstream or "", logged.input_tokens, logged.cached_tokens or 0,
         logged.output_tokens, logged.stream, _seconds(logged.ttft_ms), _seconds(logged.tpot_ms), logged.ms / 1e3,
@@ -137,6 +137,6 @@ def pick_route(rows: Iterable[TrafficLine], route: str | None = None) -> RouteTr
     chosen = tuple(row for row in every if row.route == name)
     if len(chosen) < LEAST_REQUESTS:
         raise TooLittleTraffic(
-            f"{len(chosen)} requests of the route {name!r} are too few: with less than {LEAST_REQUESTS}, a p95 rests on fewer "
-            "than ten requests, and no change could be told from chance. Collect more, then plan again")
+            f"{len(chosen)} requests of the route {name!r} are too few: with less than {LEAST_REQUESTS}, a p95 rests on "
+            "fewer than ten requests, and no change could be told from chance. Collect more, then plan again")
     return RouteTraffic(name, chosen, len(every))

@@ -4,10 +4,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
+from statistics import median
 from typing import TypeVar
 
 import msgspec
 
+from stayfast.core.deadline import Timeouts
 from stayfast.lab.plan.engine_fit import fit_with_load
 from stayfast.lab.plan.fitting import SeenCall, UpstreamFit, calls_at, fit_upstream
 from stayfast.lab.plan.replay import Scenario
@@ -93,9 +95,9 @@ class TrafficModel:
     def draw_days(self, n_days: int, seed: int) -> list[Scenario]:
         """Resamples: other requests at the same instants, and upstreams fitted to resampled attempts.
 
-        Requests are drawn from a resample themselves, so that their spread holds both that of the log and that of the day to
-        predict. Over all days together, each attempt is drawn equally often, which removes most of the resampling's own error
-        (balanced bootstrap: Davison, Hinkley and Schechtman, 1986).
+        Requests are drawn from a resample themselves, so that their spread holds both that of the log and that of the day
+        to predict. Over all days together, each attempt is drawn equally often, which removes most of the resampling's own
+        error (balanced bootstrap: Davison, Hinkley and Schechtman, 1986).
         """
         rng = Random(seed)
         rows = _deal(range(len(self.scenario.calls)), n_days, rng)
@@ -149,10 +151,13 @@ def build_model(traffic: RouteTraffic, known: KnownSettings | None = None) -> Tr
 
 
 def _guess_route(rows: Sequence[TrafficLine], upstreams: tuple[str, ...]) -> RouteSettings:
-    """Default settings; hedging and cache are on if the log shows hedges and cache results."""
+    """Default settings; hedging and cache are on if the log shows hedges and cache results, and attempts time out as there.
+    """
     hedges = any(trial.role == "hedge" for row in rows for trial in row.trials)
     has_cache = any(row.cache for row in rows)
-    return RouteSettings(upstreams, hedge=HedgeConfig(mode="auto" if hedges else "off"),
+    hung_s = [trial.took_s for row in rows for trial in row.trials if trial.fault == "timeout"]
+    timeouts = Timeouts(first_token_s=round(median(hung_s), 1)) if hung_s else Timeouts()
+    return RouteSettings(upstreams, timeouts=timeouts, hedge=HedgeConfig(mode="auto" if hedges else "off"),
                          cache=CacheConfig(mode="exact" if has_cache else "off"))
 
 
