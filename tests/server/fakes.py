@@ -126,6 +126,9 @@ class FakeBackend:
     def state(self) -> bytes:
         return b'{"upstreams":{}}'
 
+    def effective_settings(self) -> bytes:
+        return b'{"settings":{},"sources":{}}'
+
     async def metrics(self) -> tuple[str, bytes]:
         return "text/plain; version=0.0.4", b"up 1\n"
 
@@ -145,6 +148,9 @@ class FakeBackend:
     async def recent_requests(self, query: RecentRequestsQuery) -> bytes:
         self.asked.append(query)
         return b'{"object":"list","data":[]}'
+
+    async def traffic(self) -> bytes:
+        return b'{"columns":[],"trial_columns":[],"rows":[]}'
 
     async def recent_request(self, request_id: str, tenant: str | None) -> bytes | None:
         self.asked.append(RecentRequestsQuery(tenant=tenant))

@@ -27,16 +27,18 @@ resource.setrlimit(resource.RLIMIT_NOFILE, ({LIMIT} // 2, {LIMIT}))
 def fill():
     taken = []
     while True:
-        if os.path.exists(sys.argv[2]):
+        is_due, is_full = os.path.exists(sys.argv[2]), os.path.exists(sys.argv[2] + ".done")
+        if is_due or is_full:  # also later: what others close is taken again
             try:
                 while True:
                     taken.append(os.dup(0))
             except OSError:
-                os.path.exists(sys.argv[2] + ".done") or os.rename(sys.argv[2], sys.argv[2] + ".done")
-        elif not os.path.exists(sys.argv[2] + ".done"):
+                if is_due:
+                    os.rename(sys.argv[2], sys.argv[2] + ".done")
+        else:
             while taken:
                 os.close(taken.pop())
-        time.sleep(0.01)
+        time.sleep(0.002)
 threading.Thread(target=fill, daemon=True).start()
 sys.exit(main(["serve", "--config", sys.argv[1]]))
 """

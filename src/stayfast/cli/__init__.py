@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import textwrap
@@ -29,6 +30,7 @@ exit status:
 
 EXIT_NOTHING_TO_DO = 5
 EXIT_INTERRUPTED = 130
+EXIT_READER_LEFT = 141  # as a shell reports SIGPIPE
 _FUNCTIONS = {  # commands whose function is not `run` in the module of the same name
     "check": ("serve", "check"),
     "init": ("files", "write_starter"),
@@ -40,12 +42,16 @@ _FUNCTIONS = {  # commands whose function is not `run` in the module of the same
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status. An interrupt that the command does not handle prints no traceback."""
+    """Run one command; returns the exit status. An interrupt that the command does not handle prints no traceback,
+    nor does a reader that closes its pipe."""
     try:
         return _run(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:
         sys.stderr.write("\n" * sys.stderr.isatty())
         return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of a pipe, such as head, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return EXIT_READER_LEFT
 
 
 def _run(words: Sequence[str]) -> int:
@@ -128,6 +134,10 @@ def _parser() -> argparse.ArgumentParser:
 
     check = commands.add_parser("check", help="check a settings file")
     check.add_argument("file", nargs="?", help="settings (default: as for serve)")
+    check.add_argument("--effective", action="store_true", help="print all settings as YAML, with the source of each that "
+                       "is not a default")
+    check.add_argument("--live", action="store_true", help="also reach each upstream: DNS, TLS, key, model, one token (it "
+                       "costs a token)")
 
     init = commands.add_parser("init", help="write a settings file to start from")
     init.add_argument("file", nargs="?", default="stayfast.yaml", help="output file (default: %(default)s)")
@@ -172,9 +182,32 @@ def _add_monitoring(commands: "argparse._SubParsersAction[Command]") -> None:
     dashboard = commands.add_parser("dashboard", help="print the Grafana dashboard")
     dashboard.add_argument("--out", metavar="FILE", help="where (default: standard output)")
 
+    top = commands.add_parser("top", help="show routes and upstreams of a running gateway, once a second")
+    top.add_argument("url", nargs="?", default="http://127.0.0.1:8090", help="the gateway (default: %(default)s)")
+    top.add_argument("--once", action="store_true", help="print one table and exit")
+    top.add_argument("--json", action="store_true", help="print one frame as JSON and exit")
+    top.add_argument("--key-env", metavar="NAME", help="the variable of the environment that holds a key")
+
     explain = commands.add_parser("explain", help="show where the time of a recent request went")
-    explain.add_argument("request_id", metavar="REQUEST-ID", help="the answer's x-request-id")
+    which = explain.add_mutually_exclusive_group(required=True)
+    which.add_argument("request_id", metavar="REQUEST-ID", nargs="?", help="the answer's x-request-id")
+    which.add_argument("--last", action="store_true", help="the request that ended last")
+    which.add_argument("--slowest", action="store_true", help="the slowest of the remembered requests")
     _add_gateway_options(explain)
+
+    listing = commands.add_parser("requests", help="list the last or the slowest requests of a running gateway")
+    order = listing.add_mutually_exclusive_group()
+    order.add_argument("--slowest", dest="which", action="store_const", const="slowest", help="the slowest first")
+    order.add_argument("--notable", dest="which", action="store_const", const="notable",
+                       help="only slow, failed, retried and degraded ones, which are remembered longer")
+    listing.set_defaults(which="all")
+    listing.add_argument("-n", type=int, default=20, help="most so many (default: %(default)s)")
+    listing.add_argument("--route", help="of this route")
+    listing.add_argument("--upstream", help="with a call to this upstream")
+    listing.add_argument("--status", help="with this status, for example 503 or 5xx")
+    listing.add_argument("--outcome", help="ok, degraded, client_left, failed or rejected")
+    listing.add_argument("--since", metavar="TIME", help="ended within this time, for example 5m")
+    _add_gateway_options(listing)
 
 
 def _add_warm(commands: "argparse._SubParsersAction[Command]") -> None:

@@ -2,6 +2,8 @@
 
 import argparse
 import json
+from collections.abc import Iterator
+from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
@@ -9,6 +11,8 @@ from stayfast.settings import read_environment
 
 TIMEOUT_S = 5.0
 MAX_BODY_BYTES = 16 * 1024 * 1024
+SILENT_S = 20.0  # of an event stream; a gateway sends a comment more often
+NOTHING_LISTENS = "nothing listens there. Start `stayfast serve`, or give the gateway's address with --url"
 BAD_URL = "--url must be like http://127.0.0.1:8090"
 
 
@@ -30,13 +34,32 @@ def send(arguments: argparse.Namespace, method: str, path: str) -> bytes:
     try:
         status, body = _send(arguments.url, method, path, authorization_header(arguments.key_env))
     except ConnectionRefusedError as error:
-        raise GatewayUnreachable(f"cannot reach {arguments.url}: nothing listens there. Start `stayfast serve`, or give the "
-                                 "gateway's address with --url") from error
+        raise GatewayUnreachable(f"cannot reach {arguments.url}: {NOTHING_LISTENS}") from error
     except (OSError, HTTPException, ValueError) as error:
         raise GatewayUnreachable(f"cannot reach {arguments.url}: {error}") from error
     if status != 200:
         raise AdminRequestFailed(status, error_message(status, body))
     return body
+
+
+def follow_events(arguments: argparse.Namespace, path: str) -> Iterator[str]:
+    """The data of each server-sent event of a stream, until the gateway ends it. Raises GatewayUnreachable (also after
+    SILENT_S without a line), AdminRequestFailed.
+    """
+    try:
+        headers = {"accept": "text/event-stream", **authorization_header(arguments.key_env)}
+        with closing(_connect(arguments.url, SILENT_S)) as connection:
+            connection.request("GET", f"{urlsplit(arguments.url).path.rstrip('/')}{path}", headers=headers)
+            response = connection.getresponse()
+            if response.status != 200:
+                raise AdminRequestFailed(response.status, error_message(response.status, response.read(MAX_BODY_BYTES)))
+            while line := response.readline():
+                if line.startswith(b"data:"):
+                    yield line.removeprefix(b"data:").strip().decode()
+    except ConnectionRefusedError as error:
+        raise GatewayUnreachable(f"cannot reach {arguments.url}: {NOTHING_LISTENS}") from error
+    except (OSError, HTTPException, ValueError) as error:
+        raise GatewayUnreachable(f"cannot reach {arguments.url}: {error}") from error
 
 
 def authorization_header(key_env: str | None) -> dict[str, str]:
@@ -58,15 +81,16 @@ def error_message(status: int, body: bytes) -> str:
         return f"status {status}; is this a Stayfast gateway?"
 
 
-def _send(url: str, method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
+def _connect(url: str, timeout_s: float) -> HTTPConnection:
+    """A connection that opens with its first request. Raises ValueError for a wrong address."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(BAD_URL)
-    connection_class = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    connection = connection_class(parts.hostname, parts.port, timeout=TIMEOUT_S)
-    try:
-        connection.request(method, f"{parts.path.rstrip('/')}{path}", headers=headers)
+    return (HTTPSConnection if parts.scheme == "https" else HTTPConnection)(parts.hostname, parts.port, timeout=timeout_s)
+
+
+def _send(url: str, method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
+    with closing(_connect(url, TIMEOUT_S)) as connection:
+        connection.request(method, f"{urlsplit(url).path.rstrip('/')}{path}", headers=headers)
         response = connection.getresponse()
         return response.status, response.read(MAX_BODY_BYTES)
-    finally:
-        connection.close()

@@ -3,10 +3,10 @@
 For each seed and kind (`harness.hidden_world`): one day of traffic goes through the gateway to a simulated provider. Only
 the log lines and the gateway's own settings are passed on. The planner fits its model to them and predicts ten changes,
 three of which have no effect in this world. Then each change is made in the world itself, on N_DAYS other days with other
-requests and other luck, and their p95 is compared with the prediction. For comparison: a plan that always predicts no change.
+requests and other luck, and their p95 is compared with the prediction. For comparison: one that always predicts no change.
 
-When wrong: the worlds are of the simulator's family (a mixture of two lognormals, a fluid engine), as is the planner's engine
-model; the waits of the hosted worlds are not: the planner draws them from the log and knows no family. Real providers have
+When wrong: the worlds are of the simulator's family (a mixture of two lognormals, a fluid engine), as is the planner's
+engine model; the waits of the hosted worlds are not: the planner draws them from the log and knows no family. Real providers have
 bad minutes, which neither has.
 """
 
@@ -119,8 +119,8 @@ class PlanClaim:
 
     name = "plan"
     statement = ("From log lines alone, `stayfast plan` predicts ten changes of hidden worlds: the p95 of at least "
-                 f"{LEAST_WITHIN:.0%} of the changed days is within {WITHIN:.0%}, half of all within {MEDIAN_ERROR:g} %, and "
-                 f"at least {LEAST_COVERED:.0%} of the 95 % intervals cover what is measured. For the three changes without "
+                 f"{LEAST_WITHIN:.0%} of the changed days is within {WITHIN:.0%}, half of all within {MEDIAN_ERROR:g} %. "
+                 f"At least {LEAST_COVERED:.0%} of the 95 % intervals cover what is measured. For the three changes without "
                  "an effect it says: do nothing.")
 
     async def run(self, conditions: Conditions) -> ClaimResult:

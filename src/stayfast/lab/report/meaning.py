@@ -32,7 +32,7 @@ def explain_run(run: MeasuredRun) -> Iterator[str]:
     if not waits.n or not isinstance(waits, ExactDistribution):
         return
     if waits.n < ENOUGH:
-        yield f"{amounts.format_count(waits.n)} answers are too few for a p99: at least {ENOUGH} are needed, 1,000 are better."
+        yield f"{amounts.format_count(waits.n)} answers are too few for a p99: take at least {ENOUGH}, better 1,000."
         return
     p50_s, p99_s, factor = waits.quantile(0.5), waits.quantile(0.99), run.spike_factor()
     if not isfinite(factor):
@@ -69,8 +69,8 @@ def _of_hedging(run: MeasuredRun, waits: ExactDistribution, p99_s: float) -> Ite
     after_s = waits.quantile(_HEDGED_AT)
     hedged_s = hedged_p99_s(waits.values, after_s)
     if hedged_s <= (1 - LEAST_GAIN) * p99_s:
-        yield (f"A second attempt after {_s(after_s)} (5 % more calls) would cut p99 to about {_s(hedged_s)}, if slow answers "
-               "are slow by chance; Stayfast's routes do that by default.")
+        yield (f"A second attempt after {_s(after_s)} (5 % more calls) would cut p99 to about {_s(hedged_s)}, if slow "
+               "answers are slow by chance; Stayfast's routes do that by default.")
     else:
         yield f"A second attempt after {_s(after_s)} would not help much: it would leave p99 at about {_s(hedged_s)}."
 

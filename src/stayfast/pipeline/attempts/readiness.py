@@ -7,6 +7,7 @@ probed.
 import asyncio
 from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 import msgspec
 
@@ -37,6 +38,44 @@ class ProbeConfig:
     def __post_init__(self) -> None:
         if min(self.timeout_s, self.connect_s, self.base_s, self.check_every_s) <= 0 or self.cap_s < self.base_s:
             raise ValueError("probe times must be more than 0, and cap_s at least base_s")
+
+
+class ProbeResult(NamedTuple):
+    """code, message: why no token came; both empty if one did, after `ttft_s`."""
+
+    code: str = ""
+    message: str = ""
+    ttft_s: float | None = None
+    upstream_status: int | None = None
+
+
+async def read_one_token(member: UpstreamState, model: str, config: ProbeConfig, clock: Clock, sink: Sink) -> ProbeResult:
+    """Ask an upstream for an answer, by its own name of the model, and stop at the first token."""
+    body = msgspec.json.encode({"model": model, "messages": [{"role": "user", "content": "Hi"}], "stream": True})
+    began_at = clock.now()
+    deadline = Deadline(began_at + config.timeout_s)
+    call = Call(decode(Api.CHAT, body), model, "req_probe", deadline, config.connect_s)
+    attempt = Attempt(member, call, PROBE_ROUTE, 1, is_incremental=True, clock=clock, sink=sink)
+    try:
+        async with asyncio.timeout_at(deadline.at):
+            attempt.stream = await member.upstream.open(call)
+            while (chunk := await attempt.stream.next()) is not None and not chunk.n_content:
+                pass
+    except UpstreamFailed as failed:
+        attempt.end(Outcome.IGNORED, failed.fault.value, upstream_status=failed.upstream_status)
+        detail = f" ({failed.detail})" if failed.detail else ""
+        return ProbeResult(failed.code, failed.message + detail, upstream_status=failed.upstream_status)
+    except StayfastError as refused:
+        attempt.end(Outcome.IGNORED)
+        return ProbeResult(refused.code, refused.message)
+    except TimeoutError:
+        attempt.end(Outcome.IGNORED, Fault.TIMEOUT.value)
+        return ProbeResult("upstream_timeout", f"upstream {attempt.name} gave no token in {config.timeout_s:g} s")
+    finally:
+        attempt.abandon()
+    if chunk is None:
+        return ProbeResult("no_content", f"upstream {attempt.name} answered without a token")
+    return ProbeResult(ttft_s=clock.now() - began_at)
 
 
 class Prober:
@@ -76,35 +115,11 @@ class Prober:
             await asyncio.sleep(backoff_s(n_failed, self._config.base_s, self._config.cap_s, self._rng))
 
     async def _probe(self, member: UpstreamState, model: str) -> bool:
-        body = msgspec.json.encode({"model": model, "messages": [{"role": "user", "content": "Hi"}], "stream": True})
-        deadline = Deadline(self._clock.now() + self._config.timeout_s)
-        call = Call(decode(Api.CHAT, body), model, "req_probe", deadline, self._config.connect_s)
-        attempt = Attempt(member, call, PROBE_ROUTE, 1, is_incremental=True, clock=self._clock, sink=self._sink)
-        try:
-            async with asyncio.timeout_at(deadline.at):
-                attempt.stream = await member.upstream.open(call)
-                while (chunk := await attempt.stream.next()) is not None and not chunk.n_content:
-                    pass
-        except StayfastError as failed:
-            detail = ""
-            if isinstance(failed, UpstreamFailed):
-                attempt.end(Outcome.IGNORED, failed.fault.value, upstream_status=failed.upstream_status)
-                detail = f" ({failed.detail})" if failed.detail else ""
-            else:
-                attempt.end(Outcome.IGNORED)
-            self._complain(member, failed.code, failed.message + detail)
+        result = await read_one_token(member, model, self._config, self._clock, self._sink)
+        if result.code:
+            self._complain(member, result.code, result.message)
             return False
-        except TimeoutError:
-            attempt.end(Outcome.IGNORED, Fault.TIMEOUT.value)
-            waited_s = self._config.timeout_s
-            self._complain(member, "upstream_timeout", f"upstream {attempt.name} gave no token in {waited_s:g} s")
-            return False
-        finally:
-            attempt.abandon()
-        if chunk is None:
-            self._complain(member, "no_content", f"upstream {attempt.name} answered without a token")
-            return False
-        self.complaints.pop(attempt.name, None)
+        self.complaints.pop(member.upstream.name, None)
         member.record_success()
         return True
 

@@ -1,0 +1,16 @@
+"""All planted faults and look-alikes, from the modules of their themes."""
+
+from stayfast.lab.doctor import latency_plants
+from stayfast.lab.doctor.scene import Plant
+
+PLANTS: tuple[Plant, ...] = (*latency_plants.PLANTS,)
+
+
+def faults() -> list[Plant]:
+    """The plants that must be found."""
+    return [plant for plant in PLANTS if plant.is_fault]
+
+
+def decoys() -> list[Plant]:
+    """The plants that must not be found as their check."""
+    return [plant for plant in PLANTS if not plant.is_fault]

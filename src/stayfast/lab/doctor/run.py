@@ -1,0 +1,87 @@
+"""Runs a scene through the production pipeline in virtual time, and takes its snapshot."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from functools import reduce
+from itertools import count
+from random import Random
+from typing import Any
+
+import msgspec
+
+from stayfast.compose.system import Observers, build
+from stayfast.core.errors import StayfastError
+from stayfast.core.events import Fanout
+from stayfast.core.snapshot import Snapshot
+from stayfast.core.types import Api
+from stayfast.lab.doctor.observed import FactSnapshot
+from stayfast.lab.doctor.scene import Flow, Scene
+from stayfast.lab.harness.virtual import SEED_STEP, read_body
+from stayfast.lab.simulated.settings import SimulatedUpstream
+from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.gateway import Gateway
+from stayfast.settings import Settings
+from stayfast.settings.load import SettingsText, load_settings
+from stayfast.testing.simloop import SimLoop, run
+from stayfast.wire.request_body import decode
+
+QUIET = {"log": {"level": "error", "requests": False}}
+
+
+def observe_scene(scene: Scene, seed: int = 1) -> Snapshot:
+    """Run a scene and return the snapshot at its end. All randomness comes from `seed`."""
+    return run(lambda loop: _observe(loop, scene, seed))
+
+
+def load_scene(tree: Mapping[str, Any]) -> Settings:
+    """The settings of a scene, checked as a file is. Raises SettingsError."""
+    return load_settings(SettingsText("scene", json.dumps(tree)), {}, kinds=(SimulatedUpstream,))
+
+
+async def _observe(loop: SimLoop, scene: Scene, seed: int) -> Snapshot:
+    settings = load_scene(_seed_upstreams({**QUIET, **scene.settings}, seed))
+    facts = FactSnapshot(loop, settings)
+    observers = Observers(settings, loop)
+    observers.sink = Fanout(observers.sink, facts)
+    system = build(settings, observers, {}, loop, Random(seed))
+    ends_at = loop.now() + scene.seconds
+    async with asyncio.TaskGroup() as group:
+        senders = [group.create_task(_send_flow(system.gateway, flow, loop, Random(f"{name}/{seed}"), ends_at))
+                   for name, flow in scene.flows.items()]
+        await asyncio.sleep(scene.seconds)
+        snapshot = facts.take(system)
+        for sender in senders:
+            sender.cancel()
+    return reduce(lambda before, amendment: amendment(before), scene.amendments, snapshot)
+
+
+def _seed_upstreams(tree: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Every simulated provider with draws of its own for each seed."""
+    upstreams = {name: {"seed": seed * SEED_STEP % 2**32, **upstream} if upstream["kind"] == "simulated" else upstream
+                 for name, upstream in tree["upstreams"].items()}
+    return {**tree, "upstreams": upstreams}
+
+
+async def _send_flow(gateway: Gateway, flow: Flow, loop: SimLoop, rng: Random, ends_at: float) -> None:
+    ends_at, numbers = min(ends_at, loop.now() + flow.until_s), count()
+    await asyncio.sleep(flow.from_s)
+    async with asyncio.TaskGroup() as group:
+        while loop.now() < ends_at:
+            group.create_task(_send_one(gateway, flow, f"req_{flow.route}_{next(numbers):x}", rng, loop))
+            await asyncio.sleep(rng.expovariate(flow.per_s))
+
+
+async def _send_one(gateway: Gateway, flow: Flow, request_id: str, rng: Random, loop: SimLoop) -> None:
+    """One request, as a patient client reads it."""
+    body: dict[str, Any] = {"model": flow.route, "messages": flow.make_messages(rng, flow), "stream": flow.stream}
+    if flow.stream:
+        body["stream_options"] = {"include_usage": True}
+    if flow.max_tokens is not None:
+        body["max_tokens"] = flow.max_tokens
+    request = decode(Api.CHAT, msgspec.json.encode({**body, **flow.body}))
+    arrival = Arrival(request_id, loop.now(), flow.tenant, flow.headers, flow.total_s, flow.silence_s)
+    try:
+        await read_body(await gateway.serve(request, arrival))
+    except StayfastError:
+        return  # the facts contain it

@@ -1,0 +1,34 @@
+"""All kinds of findings: the checks of a snapshot, and the kinds that other parts report themselves."""
+
+from collections.abc import Iterable, Mapping
+
+from stayfast.core.findings import Finding
+from stayfast.core.snapshot import Snapshot
+from stayfast.policy.findings import latency
+from stayfast.policy.findings.check import Check
+
+CHECKS: tuple[Check, ...] = (*latency.CHECKS,)
+
+
+def _report_elsewhere(_: Snapshot) -> Iterable[Finding]:
+    return ()
+
+
+# Found by parts that see more than a snapshot, and contained in `Snapshot.reported`.
+REPORTED: tuple[Check, ...] = (
+    Check("prompt.moving_prefix", "A part of the prompt changes between requests and ends the provider's cache.",
+          _report_elsewhere),
+    Check("prompt.cache_unread", "The provider's cache is written and never read.", _report_elsewhere),
+    Check("prompt.field_refused", "An upstream rejects a field that the prompt cache needs.", _report_elsewhere),
+    Check("semantic.judge_unclear", "The model that compares answers of a semantic cache gives no verdicts.",
+          _report_elsewhere),
+    Check("fleet.settings_differ", "Gateways of one fleet have different settings.", _report_elsewhere),
+    Check("fleet.versions_differ", "Gateways of one fleet have different versions.", _report_elsewhere),
+    Check("fleet.lonely_breaker", "A breaker is open at one gateway only.", _report_elsewhere),
+    Check("engine.embedded_restarts", "The embedded engine crashed.", _report_elsewhere),
+)
+
+
+def all_kinds() -> Mapping[str, Check]:
+    """Checks and reported kinds by id."""
+    return {kind.id: kind for kind in (*CHECKS, *REPORTED)}
