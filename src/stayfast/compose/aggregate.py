@@ -8,11 +8,8 @@ answer. Counts between the last scrape and a crash are lost.
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-<<<<<<< HEAD
-from itertools import islice
-=======
 from heapq import nlargest
->>>>>>> main
+from itertools import islice
 from pathlib import Path
 from platform import python_version
 from typing import Any
@@ -27,11 +24,8 @@ from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import MetricsSnapshot, Totals
 from stayfast.observe.metrics.definitions import BUILD_INFO, WORKERS
 from stayfast.observe.recent_requests import RecentRequests
-<<<<<<< HEAD
-from stayfast.observe.traffic_rows import TrafficLine, TrafficReport, list_traffic
-=======
 from stayfast.observe.request_filter import wait_s
->>>>>>> main
+from stayfast.observe.traffic_rows import TrafficLine, TrafficReport, list_traffic
 from stayfast.observe.waterfall import RequestSummary, Waterfall, build_waterfall, summarize_request, without_details
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.plan import Route
@@ -417,7 +411,6 @@ class WorkerAggregate:
             return b""
         return msgspec.msgpack.encode(self.fleet.part.receive(news))
 
-<<<<<<< HEAD
     async def _list_traffic(self) -> list[TrafficLine]:
         self.flush_events()
         newest, rows = self.recent.newest_first(), list[TrafficLine]()
@@ -426,10 +419,7 @@ class WorkerAggregate:
             await asyncio.sleep(0)
         return rows
 
-    def _list_requests(self, query: RecentRequestsQuery) -> list[RequestSummary]:
-=======
     async def _list_requests(self, query: RecentRequestsQuery) -> list[RequestSummary]:
->>>>>>> main
         self.flush_events()
         found: list[RequestDone] = []
         facts = self.recent.both_lists() if query.is_slowest else self.recent.newest_first(is_notable=query.is_notable)

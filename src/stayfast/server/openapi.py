@@ -11,12 +11,8 @@ from stayfast.server.batch_openapi import batch_paths
 from stayfast.server.http_request import LLM_PATHS
 from stayfast.server.job_openapi import SCHEMAS as JOB_SCHEMAS
 from stayfast.server.job_openapi import job_paths
-<<<<<<< HEAD
-from stayfast.server.paths import CACHE, GATEWAYS, HEALTH, MAX_LISTED, REQUESTS, STATE, TRAFFIC
-=======
-from stayfast.server.paths import CACHE, GATEWAYS, HEALTH, MAX_LISTED, REQUESTS, SETTINGS, STATE
+from stayfast.server.paths import CACHE, GATEWAYS, HEALTH, MAX_LISTED, REQUESTS, SETTINGS, STATE, TRAFFIC
 from stayfast.server.requests_query import LISTS, OUTCOMES
->>>>>>> main
 from stayfast.wire.chat.request import ChatRequest, CompletionsRequest, EmbeddingsRequest
 from stayfast.wire.messages.request import CountRequest, MessagesRequest
 from stayfast.wire.responses.request import ResponsesRequest
@@ -207,11 +203,8 @@ def document(version: str) -> Json:
         "components": {
             "schemas": components | {"Error": _ERROR, "MessagesError": _ERROR_OF_MESSAGES, "Model": _MODEL,
                                      "Models": _MODELS, "Health": _HEALTH, "Requests": _REQUESTS,
-<<<<<<< HEAD
-                                     "State": _STATE, "Caches": _CACHES, "Gateways": _GATEWAYS, "Traffic": _TRAFFIC,
-=======
                                      "State": _STATE, "Settings": _SETTINGS, "Caches": _CACHES, "Gateways": _GATEWAYS,
->>>>>>> main
+                                     "Traffic": _TRAFFIC,
                                      "Forgotten": _FORGOTTEN, **JOB_SCHEMAS, **BATCH_SCHEMAS,
                                      "Kept": _STORED_ANSWER} | waterfalls,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"},

@@ -6,8 +6,8 @@ three of which have no effect in this world. Then each change is made in the wor
 requests and other luck, and their p95 is compared with the prediction. For comparison: one that always predicts no change.
 
 When wrong: the worlds are of the simulator's family (a mixture of two lognormals, a fluid engine), as is the planner's
-engine model; the waits of the hosted worlds are not: the planner draws them from the log and knows no family. Real providers have
-bad minutes, which neither has.
+engine model; the waits of the hosted worlds are not: the planner draws them from the log and knows no family. Real
+providers have bad minutes, which neither has.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """A day of traffic to a simulated provider whose parameters are drawn by a seed, for `prove plan`.
 
 A planner sees the log lines of `HiddenWorld.run()` and the gateway's settings, nothing else. `HiddenWorld.change(name)`
-makes a change in the world itself. Three of the changes have no effect, as the world has nothing for them to improve: which three
-depends on the seed, and the same names have an effect in other worlds.
+makes a change in the world itself. Three of the changes have no effect, as the world has nothing for them to improve. Which
+three depends on the seed; the same names have an effect in other worlds.
 
     hosted   waits of a mixture of two lognormals times (1 + k * uncached tokens), whatever the load
     engine   one prefill at a time, and a batch that decodes together

@@ -95,15 +95,11 @@ class Settle:
             cache_key=record.cache_key,
             params=read_sampling_params(request) if trace is not None and trace.is_sampled and trace.span_id else None,
             role=arrival.role,
-<<<<<<< HEAD
-            body_mark=mark_body(request.body),
-        ))
-=======
             is_client_retry=bool(arrival.headers) and arrival.is_sdk_retry,
+            body_mark=mark_body(request.body),
         )
         self._sink.emit(done)
         self._sampler.note_end(ex, done)
->>>>>>> main
 
 
 def mark_body(body: bytes) -> int:
