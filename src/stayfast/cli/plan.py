@@ -110,12 +110,12 @@ def _read_traffic(arguments: argparse.Namespace) -> RouteTraffic:
 
 
 def _predict(model: TrafficModel, wanted: Sequence[tuple[Change, float]], arguments: argparse.Namespace) -> PlanResult:
-    asked, left = default_changes(model)
+    candidates, left = default_changes(model)
     promise = model.scenario.route.slo.ttft or Latency()
     if arguments.promise_s is not None:
         promise = Latency(arguments.promise_s, promise.share)
     line = ProgressLine()
-    n_steps = 1 + len(wanted or asked)
+    n_steps = 1 + len(wanted or candidates)
     steps = iter(range(1_000_000))
 
     def show(step: str) -> None:
@@ -123,7 +123,7 @@ def _predict(model: TrafficModel, wanted: Sequence[tuple[Change, float]], argume
             line.show([step], min(1.0, next(steps) / (n_steps + arguments.seeds)))
 
     try:
-        return plan_route(model, wanted or asked, [] if wanted else left, n_seeds=arguments.seeds, seed=arguments.seed,
+        return plan_route(model, wanted or candidates, [] if wanted else left, n_seeds=arguments.seeds, seed=arguments.seed,
                           promise=promise, report=show)
     finally:
         line.clear()

@@ -34,7 +34,7 @@ N_DAYS: Final = 2
 _UNREACHABLE: Final = Latency(0.001, 0.95)  # no verdict rests on a promise that is kept anyway
 
 
-class Comparison(NamedTuple):
+class ForecastCheck(NamedTuple):
     """One quantile after one change: predicted, measured in the world, and measured there without the change."""
 
     world: int
@@ -62,7 +62,7 @@ class WorldRun:
     effect on a compared quantile of at least WITHIN that the plan calls nothing.
     """
 
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[ForecastCheck, ...]
     verdicts: tuple[str, ...]
     n_missed: int
     is_reproduced: bool
@@ -93,8 +93,8 @@ def measure_world(world: HiddenWorld, number: int, n_seeds: int, seed: int, plan
         measured, expected = _run_days(world, name, seed), predicted[name]
         for metric in COMPARED:
             at = expected.quantiles[metric]
-            comparisons.append(Comparison(number, name, metric, at.value, at.low, at.high, quantile_of_run(measured, metric),
-                                          quantile_of_run(unchanged, metric)))
+            comparisons.append(ForecastCheck(number, name, metric, at.value, at.low, at.high,
+                                             quantile_of_run(measured, metric), quantile_of_run(unchanged, metric)))
         has_effect = any(quantile_of_run(measured, metric) < (1 - WITHIN) * quantile_of_run(unchanged, metric)
                          for metric in COMPARED)
         n_missed += has_effect and expected.verdict == NOTHING

@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from stayfast.lab.plan.replay import Scenario
+from stayfast.lab.plan.replay import TrafficScenario
 from stayfast.lab.plan.replayed import ReplayCall
 from stayfast.lab.plan.workload import TrafficModel
 from stayfast.policy.admission.lanes import LEAST_PLACES, LanesConfig
@@ -53,7 +53,7 @@ class Change:
     effort: str
     value: float
     source: str  # of its size
-    apply: Callable[[TrafficModel, Scenario, float], Scenario]
+    apply: Callable[[TrafficModel, TrafficScenario, float], TrafficScenario]
     refuses: Callable[[TrafficModel], str] = lambda model: ""
     is_question: bool = False
     is_percent: bool = False
@@ -62,7 +62,7 @@ class Change:
         return self.title.format(f"{value:.0%}" if self.is_percent else f"{value:g}")
 
 
-def _map_calls(scenario: Scenario, alter: Callable[[ReplayCall], ReplayCall]) -> Scenario:
+def _map_calls(scenario: TrafficScenario, alter: Callable[[ReplayCall], ReplayCall]) -> TrafficScenario:
     return scenario.with_calls([alter(call) for call in scenario.calls])
 
 
@@ -71,12 +71,12 @@ def _chosen(call: ReplayCall, share: float, purpose: int) -> bool:
     return Random(call.luck * 31 + purpose).random() < share
 
 
-def _stream(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
+def _stream(model: TrafficModel, scenario: TrafficScenario, value: float) -> TrafficScenario:
     return _map_calls(scenario, lambda call: call if call.is_stream or not _chosen(call, value, 1)
                       else msgspec.structs.replace(call, is_stream=True))
 
 
-def _fix_prefix(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
+def _fix_prefix(model: TrafficModel, scenario: TrafficScenario, value: float) -> TrafficScenario:
     def cache(call: ReplayCall) -> ReplayCall:
         n_cached = int(value * call.n_input) // CACHE_STEP_TOKENS * CACHE_STEP_TOKENS
         has_more = n_cached >= max(LEAST_CACHED_TOKENS, call.n_cached)
@@ -85,12 +85,12 @@ def _fix_prefix(model: TrafficModel, scenario: Scenario, value: float) -> Scenar
     return _map_calls(scenario, cache)
 
 
-def _cache_answers(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
+def _cache_answers(model: TrafficModel, scenario: TrafficScenario, value: float) -> TrafficScenario:
     """The exact cache on, for the bodies that repeat."""
     return replace(scenario, route=replace(scenario.route, cache=replace(scenario.route.cache, mode="exact")))
 
 
-def _raise_hits(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
+def _raise_hits(model: TrafficModel, scenario: TrafficScenario, value: float) -> TrafficScenario:
     """Further requests repeat an earlier one, until `value` of all are answered by the cache."""
     seen: dict[tuple[str, int], int] = {}
     for call in scenario.calls:
@@ -111,33 +111,33 @@ def _raise_hits(model: TrafficModel, scenario: Scenario, value: float) -> Scenar
     return _cache_answers(model, scenario.with_calls(calls), value)
 
 
-def _shorten(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
+def _shorten(model: TrafficModel, scenario: TrafficScenario, value: float) -> TrafficScenario:
     return _map_calls(scenario, lambda call: msgspec.structs.replace(
         call, n_input=max(1, int(call.n_input * (1 - value))), n_cached=int(call.n_cached * (1 - value))))
 
 
-def _compact(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
+def _compact(model: TrafficModel, scenario: TrafficScenario, value: float) -> TrafficScenario:
     most = int(value)
     return _map_calls(scenario, lambda call: call if call.n_input <= most else msgspec.structs.replace(
         call, n_input=most, n_cached=min(call.n_cached, most)))
 
 
-def _cap(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
+def _cap(model: TrafficModel, scenario: TrafficScenario, value: float) -> TrafficScenario:
     most = int(value)
     return _map_calls(scenario, lambda call: call if call.n_output <= most
                       else msgspec.structs.replace(call, n_output=most))
 
 
-def _quantise(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
+def _quantise(model: TrafficModel, scenario: TrafficScenario, value: float) -> TrafficScenario:
     return replace(scenario, fits={name: fit.speed_up(value) if fit.engine is not None else fit
                                    for name, fit in scenario.fits.items()})
 
 
-def _buy_machine(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
+def _buy_machine(model: TrafficModel, scenario: TrafficScenario, value: float) -> TrafficScenario:
     return replace(scenario, fits={name: fit.speed_up(1 / (1 - value)) for name, fit in scenario.fits.items()})
 
 
-def _add_replicas(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
+def _add_replicas(model: TrafficModel, scenario: TrafficScenario, value: float) -> TrafficScenario:
     name, fit = next(iter(scenario.fits.items()))
     fits, prices, limits = dict(scenario.fits), dict(scenario.prices), dict(scenario.limits)
     n_before = len(fits)
@@ -150,14 +150,14 @@ def _add_replicas(model: TrafficModel, scenario: Scenario, value: float) -> Scen
                    machine_usd_per_h=scenario.machine_usd_per_h * len(fits) / n_before)
 
 
-def _speculate(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
+def _speculate(model: TrafficModel, scenario: TrafficScenario, value: float) -> TrafficScenario:
     points = _SPECULATION
     (low, slow), (high, quick) = next(pair for pair in pairwise(points) if value <= pair[1][0])
     speed = slow + (quick - slow) * (value - low) / (high - low)
     return replace(scenario, fits={name: fit.speed_up_decode(speed) for name, fit in scenario.fits.items()})
 
 
-def _use_tier(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
+def _use_tier(model: TrafficModel, scenario: TrafficScenario, value: float) -> TrafficScenario:
     """A share of requests goes to a smaller model, whose speed and price are assumed."""
     name, fit = next(iter(scenario.fits.items()))
     small = replace(fit.speed_up(TIER_SPEED), name="smaller")
@@ -170,31 +170,31 @@ def _use_tier(model: TrafficModel, scenario: Scenario, value: float) -> Scenario
         scenario.route, upstreams=(*scenario.route.upstreams, "smaller"), weights=weights))
 
 
-def _hedge(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
+def _hedge(model: TrafficModel, scenario: TrafficScenario, value: float) -> TrafficScenario:
     hedge = scenario.route.hedge
     hedge = replace(hedge, mode="off") if value <= 0 else replace(hedge, mode="auto", budget="auto" if value >= 1 else value)
     return replace(scenario, route=replace(scenario.route, hedge=hedge))
 
 
-def _add_lane(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
+def _add_lane(model: TrafficModel, scenario: TrafficScenario, value: float) -> TrafficScenario:
     lanes = scenario.admission.lanes or LanesConfig()
     return replace(scenario, admission=replace(scenario.admission, lanes=replace(lanes, long_input_tokens=int(value))))
 
 
-def _limit_first_token(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
+def _limit_first_token(model: TrafficModel, scenario: TrafficScenario, value: float) -> TrafficScenario:
     return replace(scenario, route=replace(scenario.route, timeouts=replace(scenario.route.timeouts, first_token_s=value)))
 
 
-def _retry(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
+def _retry(model: TrafficModel, scenario: TrafficScenario, value: float) -> TrafficScenario:
     return replace(scenario, route=replace(scenario.route, retry=replace(scenario.route.retry, max_attempts=int(value))))
 
 
-def _move_to_batch(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
+def _move_to_batch(model: TrafficModel, scenario: TrafficScenario, value: float) -> TrafficScenario:
     """A share of the requests that are not streamed runs when nothing else does, at batch prices."""
     return scenario.with_calls([call for call in scenario.calls if call.is_stream or not _chosen(call, value, 3)])
 
 
-def _load(model: TrafficModel, scenario: Scenario, value: float) -> Scenario:
+def _load(model: TrafficModel, scenario: TrafficScenario, value: float) -> TrafficScenario:
     return _map_calls(scenario, lambda call: msgspec.structs.replace(call, at_s=call.at_s / value))
 
 
@@ -272,8 +272,10 @@ CHANGES: Final[tuple[Change, ...]] = (
     Change("unhedge", "hedging off", "tail", "setting", 0.0, "exact", _hedge, _needs_no_hedge),
     Change("timeout", "first-token time-out {} s", "tail", "setting", 5.0, "exact", _limit_first_token, _needs_hangs),
     Change("retry", "{} attempts", "tail", "setting", 3.0, "exact", _retry, _needs_faults),
-    Change("load2", "load times {}", "load", "setting", 2.0, "exact", _load, is_question=True),
-    Change("load5", "load times {}", "load", "setting", 5.0, "exact", _load, is_question=True),
+    Change("load2", "load times {}", "load", "setting", 2.0, "effects beyond the seen load are extrapolated", _load,
+           is_question=True),
+    Change("load5", "load times {}", "load", "setting", 5.0, "effects beyond the seen load are extrapolated", _load,
+           is_question=True),
 )
 BY_NAME: Final = {change.name: change for change in CHANGES}
 
@@ -299,11 +301,11 @@ def parse_changes(words: Sequence[str]) -> list[tuple[Change, float]]:
 
 def default_changes(model: TrafficModel) -> tuple[list[tuple[Change, float]], list[tuple[Change, str]]]:
     """The changes that are a question here, and the others with the reason."""
-    asked, left = [], []
+    candidates, left = [], []
     for change in CHANGES:
         why = change.refuses(model)
         if why:
             left.append((change, why))
         else:
-            asked.append((change, change.value))
-    return asked, left
+            candidates.append((change, change.value))
+    return candidates, left

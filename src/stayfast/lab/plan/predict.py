@@ -21,7 +21,7 @@ import msgspec
 
 from stayfast.lab.harness.intervals import block_interval, student_t
 from stayfast.lab.plan.changes import EFFORT_DAYS, GROUPS, Change
-from stayfast.lab.plan.replay import ReplayResult, Scenario, run_replay
+from stayfast.lab.plan.replay import ReplayResult, TrafficScenario, run_replay
 from stayfast.lab.plan.workload import HITS, TrafficModel
 from stayfast.observe.traffic_rows import TrafficLine
 from stayfast.policy.slo import Latency
@@ -86,8 +86,9 @@ class PlanResult(msgspec.Struct, frozen=True):
     n_seeds: int
     promise_s: float
     promise_ratio: float
-    is_kept_with_room: bool
+    has_room: bool
     good_ratio: float
+    replayed_good_ratio: float
     usd_per_day: float | None
     upstreams: list[str]
     baseline: list[Reproduction]
@@ -107,7 +108,7 @@ class DayRuns:
         self._model = model
         self._report = report
         self._seeds = [seed + 1000 * number for number in range(n_seeds)]
-        self._drawn: list[Scenario] = model.draw_days(n_seeds, seed)
+        self._drawn: list[TrafficScenario] = model.draw_days(n_seeds, seed)
         self.base: list[ReplayResult] = []
 
     def run_base(self) -> None:
@@ -149,7 +150,7 @@ def estimate(logs: Sequence[float], *, is_day: bool, like: Sequence[float] = ())
 
 
 def reproduce(seen: ReplayResult, base: Sequence[ReplayResult]) -> list[Reproduction]:
-    """Compare the replay of the unchanged day with the log."""
+    """Compare the replay of the unchanged day with the log: near it, or within what the log itself bounds."""
     found = []
     for metric in METRICS:
         what, _, name = metric.rpartition("_")
@@ -158,15 +159,13 @@ def reproduce(seen: ReplayResult, base: Sequence[ReplayResult]) -> list[Reproduc
         low, high = block_interval(samples, QUANTILES[name])
         replayed = estimate([log(quantile_of_run(run, metric)) for run in base], is_day=True)
         within = WITHIN_P99 if name == "p99" else WITHIN
-        is_near = abs(replayed.value / value - 1) <= within
-        found.append(Reproduction(metric, Estimate(value, low, high), replayed,
-                                  is_near or (replayed.low <= high and replayed.high >= low
-                                              and abs(replayed.value / value - 1) <= 2 * within)))
+        is_near = abs(replayed.value / value - 1) <= within or low <= replayed.value <= high
+        found.append(Reproduction(metric, Estimate(value, low, high), replayed, is_near))
     return found
 
 
 def predict_change(change: Change, value: float, runs: Sequence[ReplayResult], base: Sequence[ReplayResult],
-                   promise: Latency, *, is_kept_with_room: bool, is_priced: bool) -> Prediction:
+                   promise: Latency, *, has_room: bool, is_priced: bool) -> Prediction:
     """The day with one change, and whether it is worth its effort."""
     quantiles, effects = {}, {}
     for metric in METRICS:
@@ -189,7 +188,7 @@ def predict_change(change: Change, value: float, runs: Sequence[ReplayResult], b
                else f"{why}: less than {LEAST_GAIN:.0%}")
     elif verdict == QUESTION:
         why = at_cost if loss >= LEAST_GAIN else "no effect beyond chance"
-    elif verdict == DO and is_kept_with_room and not _saves(usd_effect):
+    elif verdict == DO and has_room and not _saves(usd_effect):
         verdict, why = NOTHING, "the promise is kept with room"
     return Prediction(
         change.name, change.describe(value), change.group, change.effort, EFFORT_DAYS[change.effort], change.source, value,
@@ -229,7 +228,7 @@ def _best_gain(effects: dict[str, Estimate], usd: Estimate | None) -> tuple[floa
     return (best, f"{name} -{best:.0%}") if best > 0.0005 else (0.0, "")
 
 
-def plan_route(model: TrafficModel, asked: Sequence[tuple[Change, float]], left: Sequence[tuple[Change, str]], *,
+def plan_route(model: TrafficModel, candidates: Sequence[tuple[Change, float]], left: Sequence[tuple[Change, str]], *,
                n_seeds: int = 6, seed: int = 1, promise: Latency | None = None,
                report: Callable[[str], None] = lambda step: None) -> PlanResult:
     """Replay the log, and predict each change if the replay reproduces it."""
@@ -243,12 +242,13 @@ def plan_route(model: TrafficModel, asked: Sequence[tuple[Change, float]], left:
     predictions = []
     if all(one.is_reproduced for one in baseline):
         predictions = [predict_change(change, value, days.run_change(change, value), days.base, promise,
-                                      is_kept_with_room=has_room, is_priced=is_priced) for change, value in asked]
+                                      has_room=has_room, is_priced=is_priced) for change, value in candidates]
     predictions.sort(key=lambda one: (GROUPS.index(one.group), -one.gain / one.effort_days))
     traffic = model.traffic
     return PlanResult(
         traffic.route, len(traffic.rows), traffic.span_s, traffic.per_day, len(model.scenario.calls), n_seeds,
         promise.under_s, promise.share, has_room, good_ratio,
+        fmean(run.good_share(promise.under_s) for run in days.base),
         fmean(run.usd_per_day for run in days.base) if is_priced else None,
         [describe_fit(model, name) for name in model.scenario.fits], baseline, predictions,
         {change.name: why for change, why in left}, model_notes(model))

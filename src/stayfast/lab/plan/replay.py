@@ -31,7 +31,7 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class TrafficScenario:
     """A day like the one in the log, and the gateway in front of it. prices: by upstream; missing: not priced."""
 
     calls: tuple[ReplayCall, ...]
@@ -46,7 +46,7 @@ class Scenario:
     def span_s(self) -> float:
         return max(1.0, self.calls[-1].at_s - self.calls[0].at_s)
 
-    def with_calls(self, calls: Sequence[ReplayCall]) -> "Scenario":
+    def with_calls(self, calls: Sequence[ReplayCall]) -> "TrafficScenario":
         return replace(self, calls=tuple(calls))
 
 
@@ -98,12 +98,12 @@ class _ResultSink:
             self.done[fact.request_id] = fact
 
 
-def run_replay(scenario: Scenario, seed: int) -> ReplayResult:
+def run_replay(scenario: TrafficScenario, seed: int) -> ReplayResult:
     """One run in virtual time. Equal seeds draw equal luck for equal requests, whatever else differs."""
     return run_virtual(_replay, scenario, seed)
 
 
-async def _replay(loop: SimLoop, scenario: Scenario, seed: int) -> ReplayResult:
+async def _replay(loop: SimLoop, scenario: TrafficScenario, seed: int) -> ReplayResult:
     calls = {f"req_{number:x}": call for number, call in enumerate(scenario.calls)}
     sink = _ResultSink()
     upstreams = {name: ReplayedUpstreamSettings(

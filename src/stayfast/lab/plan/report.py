@@ -7,7 +7,7 @@ from itertools import groupby
 from stayfast.lab.plan.break_even import HARDWARE_BELOW, SOFTWARE_ABOVE, BreakEven
 from stayfast.lab.plan.changes import GROUPS
 from stayfast.lab.plan.model_memory import MemoryPlan
-from stayfast.lab.plan.predict import DO, METRICS, Estimate, PlanResult, Prediction
+from stayfast.lab.plan.predict import DO, METRICS, QUESTION, Estimate, PlanResult, Prediction
 
 COLUMNS = 80
 _FAILED_S = 1e5
@@ -38,10 +38,10 @@ def _span(seconds: float) -> str:
 
 
 def _promise(plan: PlanResult) -> str:
-    kept = ("and is kept with room" if plan.is_kept_with_room else
+    verdict = ("and is kept with room" if plan.has_room else
             "and is kept" if plan.good_ratio >= plan.promise_ratio else "and is missed")
     return (f"The promise: a first token within {plan.promise_s:g} s for {plan.promise_ratio * 100:g} % of the requests. "
-            f"{plan.good_ratio:.2%} had one, {kept}.")
+            f"{plan.good_ratio:.2%} had one, {verdict}.")
 
 
 def _model(plan: PlanResult) -> Iterator[str]:
@@ -52,11 +52,11 @@ def _model(plan: PlanResult) -> Iterator[str]:
 
 def _baseline(plan: PlanResult) -> Iterator[str]:
     yield f"The log, and its replay ({plan.n_seeds} resamples), in s with 95 % intervals"
-    yield f"  {'':18}{'log':>8}  {'':18}{'replay':>8}"
+    yield f"  {'':17}{'log':>7}  {'':15}{'replay':>8}"
     for one in plan.baseline:
         mark = "" if one.is_reproduced else "  differs"
-        yield (f"  {_metric(one.metric):18}{_s(one.observed.value):>8}  {_interval(one.observed):18}"
-               f"{_s(one.replayed.value):>8}  {_interval(one.replayed):16}{mark}").rstrip()
+        yield (f"  {_metric(one.metric):17}{_s(one.observed.value):>7}  {_interval(one.observed):15}"
+               f"{_s(one.replayed.value):>8}  {_interval(one.replayed):15}{mark}").rstrip()
 
 
 def _metric(metric: str) -> str:
@@ -75,7 +75,7 @@ def _changes(plan: PlanResult) -> Iterator[str]:
                      "p95, p99; the first token is the whole answer where it is not streamed.")
     yield ""
     yield f"  {'':12}{'first token':21}{'whole answer':21}{'kept':>7}{'USD/day':>11}"
-    yield _row("as it is", [one.replayed for one in plan.baseline], plan.good_ratio, plan.usd_per_day)
+    yield _row("as it is", [one.replayed for one in plan.baseline], plan.replayed_good_ratio, plan.usd_per_day)
     for group, members in groupby(plan.predictions, key=lambda one: one.group):
         yield ""
         yield f"{GROUPS.index(group) + 1}. {group}"
@@ -96,7 +96,7 @@ def _change(one: Prediction) -> Iterator[str]:
     yield _row(one.name, [one.quantiles[metric] for metric in METRICS], one.good_ratio.value, one.usd_per_day)
     first, whole = one.quantiles["first_p95"], one.quantiles["e2e_p95"]
     yield from (f"    {line}" for line in textwrap.wrap(
-        f"{one.title} ({_EFFORTS[one.effort]}; {one.source}). p95 {_interval(first)} and {_interval(whole)}"
+        f"{one.title} ({'' if one.verdict == QUESTION else _EFFORTS[one.effort] + '; '}{one.source}). p95 {_interval(first)} and {_interval(whole)}"
         + (f", {one.failed_ratio:.2%} fail" if one.failed_ratio >= 0.0005 else ""), COLUMNS - 4))
     yield from (f"    {line}" for line in textwrap.wrap(f"-> {one.verdict}: {one.why}", COLUMNS - 4))
 

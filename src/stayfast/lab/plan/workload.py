@@ -12,7 +12,7 @@ import msgspec
 from stayfast.core.deadline import Timeouts
 from stayfast.lab.plan.engine_fit import fit_with_load
 from stayfast.lab.plan.fitting import SeenCall, UpstreamFit, calls_at, fit_upstream
-from stayfast.lab.plan.replay import Scenario
+from stayfast.lab.plan.replay import TrafficScenario
 from stayfast.lab.plan.replayed import ReplayCall
 from stayfast.lab.plan.traffic import RouteTraffic
 from stayfast.observe.traffic_rows import TrafficLine
@@ -62,7 +62,7 @@ class TrafficModel:
     """The fitted log. calls: the attempts at each upstream, from which resamples are drawn."""
 
     traffic: RouteTraffic
-    scenario: Scenario
+    scenario: TrafficScenario
     calls: Mapping[str, Sequence[SeenCall]]
 
     @property
@@ -92,7 +92,7 @@ class TrafficModel:
         marks = [(row.tenant, row.body_mark) for row in self.traffic.rows if row.body_mark]
         return 1 - len(set(marks)) / len(marks) if marks else None
 
-    def draw_days(self, n_days: int, seed: int) -> list[Scenario]:
+    def draw_days(self, n_days: int, seed: int) -> list[TrafficScenario]:
         """Resamples: other requests at the same instants, and upstreams fitted to resampled attempts.
 
         Requests are drawn from a resample themselves, so that their spread holds both that of the log and that of the day
@@ -104,7 +104,7 @@ class TrafficModel:
         calls = {name: _deal(seen, n_days, rng) for name, seen in self.calls.items()}
         return [self._draw_day(rows[day], {name: dealt[day] for name, dealt in calls.items()}, rng) for day in range(n_days)]
 
-    def _draw_day(self, rows: Sequence[int], attempts: Mapping[str, Sequence[SeenCall]], rng: Random) -> Scenario:
+    def _draw_day(self, rows: Sequence[int], attempts: Mapping[str, Sequence[SeenCall]], rng: Random) -> TrafficScenario:
         calls, n = self.scenario.calls, len(self.scenario.calls)
         counts = Counter(call.content for call in calls)
         drawn = []
@@ -146,7 +146,7 @@ def build_model(traffic: RouteTraffic, known: KnownSettings | None = None) -> Tr
     route = replace(route, upstreams=tuple(fits), weights={name: weight for name, weight in route.weights.items()
                                                            if name in fits})
     prices = {name: price for name in fits if (price := known.prices.get(name) or _fit_price(traffic.rows, name))}
-    scenario = Scenario(tuple(_replay_calls(traffic.rows)), fits, route, known.admission, prices, known.limits)
+    scenario = TrafficScenario(tuple(_replay_calls(traffic.rows)), fits, route, known.admission, prices, known.limits)
     return TrafficModel(traffic, scenario, calls)
 
 
@@ -187,9 +187,9 @@ def _fit_price(rows: Sequence[TrafficLine], upstream: str) -> Price | None:
     features = [(max(0, (row.n_input or 0) - row.n_cached) / 1e6, row.n_cached / 1e6, (row.n_output or 0) / 1e6)
                 for row in priced]
     has_cached = any(cached for _, cached, _ in features)
-    kept = [0, 1, 2] if has_cached else [0, 2]
-    solved = _solve([[sum(one[a] * one[b] for one in features) for b in kept] for a in kept],
-                    [sum(one[a] * (row.cost_usd or 0.0) for one, row in zip(features, priced, strict=True)) for a in kept])
+    columns = [0, 1, 2] if has_cached else [0, 2]
+    solved = _solve([[sum(one[a] * one[b] for one in features) for b in columns] for a in columns],
+                    [sum(one[a] * (row.cost_usd or 0.0) for one, row in zip(features, priced, strict=True)) for a in columns])
     if solved is None:
         return None
     usd = [max(0.0, value) for value in solved]
