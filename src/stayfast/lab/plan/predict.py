@@ -4,7 +4,8 @@ For each seed the log is resampled (requests, attempts), the upstreams are fitte
 with and without each change, with the same luck for the same requests. So
 
     prediction  = mean over seeds of the quantile with the change, on a log scale
-    interval    = 95 % for the quantile of one such day: t * spread over seeds * sqrt(1 + 1 / seeds)
+    interval    = 95 % for the quantile of one such day: t * s * sqrt(1 + 1 / seeds), s: from the spread over seeds and from
+                  the error of the unchanged replay against the log
     effect      = mean over seeds of (with / without); it exists if its 95 % interval excludes none, and matters from
                   LEAST_GAIN on
 
@@ -16,6 +17,7 @@ When wrong: days differ by more than chance (a launch, a provider's new model); 
 from collections.abc import Callable, Sequence
 from math import exp, inf, isinf, log, sqrt
 from statistics import fmean, stdev
+from typing import NamedTuple
 
 import msgspec
 
@@ -138,13 +140,14 @@ def quantile_of_run(run: ReplayResult, metric: str) -> float:
     return min(_FAILED_S, max(_LEAST_S, run.quantile_s(what, QUANTILES[name])))
 
 
-def estimate(logs: Sequence[float], *, is_day: bool, like: Sequence[float] = ()) -> Estimate:
+def estimate(logs: Sequence[float], *, is_day: bool, like: Sequence[float] = (), bias: float = 0.0) -> Estimate:
     """The mean of logarithms with its interval, as values. is_day: the interval is that of one day, not of the mean. like:
-    values with about the same spread, as a few seeds alone estimate it badly.
+    values with about the same spread, as a few seeds alone estimate it badly. bias: the known error of the model, as a
+    logarithm; it widens the interval.
     """
     middle, n = fmean(logs), len(logs)
     spreads = [stdev(values) for values in (logs, like) if len(values) > 1]
-    spread = sqrt(fmean(one**2 for one in spreads)) if spreads else 0.0
+    spread = sqrt(fmean(one**2 for one in spreads) + bias**2) if spreads else 0.0
     half = student_t(sum(n - 1 for _ in spreads)) * spread * (sqrt(1 + 1 / n) if is_day else sqrt(1 / n)) if n > 1 else 0.0
     return Estimate(exp(middle), exp(middle - half), exp(middle + half))
 
@@ -164,14 +167,25 @@ def reproduce(seen: ReplayResult, base: Sequence[ReplayResult]) -> list[Reproduc
     return found
 
 
-def predict_change(change: Change, value: float, runs: Sequence[ReplayResult], base: Sequence[ReplayResult],
-                   promise: Latency, *, has_room: bool, is_priced: bool) -> Prediction:
+class UnchangedDay(NamedTuple):
+    """What a change is compared with. seen: the log; base: its replays. has_room: the promise is kept with room."""
+
+    seen: ReplayResult
+    base: Sequence[ReplayResult]
+    promise: Latency
+    has_room: bool
+    is_priced: bool
+
+
+def predict_change(change: Change, value: float, runs: Sequence[ReplayResult], day: UnchangedDay) -> Prediction:
     """The day with one change, and whether it is worth its effort."""
+    seen, base, promise, has_room, is_priced = day
     quantiles, effects = {}, {}
     for metric in METRICS:
         changed = [log(quantile_of_run(run, metric)) for run in runs]
         unchanged = [log(quantile_of_run(run, metric)) for run in base]
-        quantiles[metric] = estimate(changed, is_day=True, like=unchanged)
+        bias = log(quantile_of_run(seen, metric)) - fmean(unchanged)
+        quantiles[metric] = estimate(changed, is_day=True, like=unchanged, bias=bias)
         effects[metric] = estimate([one - other for one, other in zip(changed, unchanged, strict=True)], is_day=False)
     usd, usd_effect = None, None
     if is_priced:
@@ -241,8 +255,8 @@ def plan_route(model: TrafficModel, candidates: Sequence[tuple[Change, float]], 
     has_room = good_ratio >= promise.share and seen.quantile_s("first", promise.share) <= ROOM * promise.under_s
     predictions = []
     if all(one.is_reproduced for one in baseline):
-        predictions = [predict_change(change, value, days.run_change(change, value), days.base, promise,
-                                      has_room=has_room, is_priced=is_priced) for change, value in candidates]
+        day = UnchangedDay(seen, days.base, promise, has_room, is_priced)
+        predictions = [predict_change(change, value, days.run_change(change, value), day) for change, value in candidates]
     predictions.sort(key=lambda one: (GROUPS.index(one.group), -one.gain / one.effort_days))
     traffic = model.traffic
     return PlanResult(

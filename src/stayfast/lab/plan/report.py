@@ -95,8 +95,9 @@ def _changes(plan: PlanResult) -> Iterator[str]:
 def _change(one: Prediction) -> Iterator[str]:
     yield _row(one.name, [one.quantiles[metric] for metric in METRICS], one.good_ratio.value, one.usd_per_day)
     first, whole = one.quantiles["first_p95"], one.quantiles["e2e_p95"]
+    effort = "" if one.verdict == QUESTION else f"{_EFFORTS[one.effort]}; "
     yield from (f"    {line}" for line in textwrap.wrap(
-        f"{one.title} ({'' if one.verdict == QUESTION else _EFFORTS[one.effort] + '; '}{one.source}). p95 {_interval(first)} and {_interval(whole)}"
+        f"{one.title} ({effort}{one.source}). p95 {_interval(first)} and {_interval(whole)}"
         + (f", {one.failed_ratio:.2%} fail" if one.failed_ratio >= 0.0005 else ""), COLUMNS - 4))
     yield from (f"    {line}" for line in textwrap.wrap(f"-> {one.verdict}: {one.why}", COLUMNS - 4))
 

@@ -189,7 +189,8 @@ def _fit_price(rows: Sequence[TrafficLine], upstream: str) -> Price | None:
     has_cached = any(cached for _, cached, _ in features)
     columns = [0, 1, 2] if has_cached else [0, 2]
     solved = _solve([[sum(one[a] * one[b] for one in features) for b in columns] for a in columns],
-                    [sum(one[a] * (row.cost_usd or 0.0) for one, row in zip(features, priced, strict=True)) for a in columns])
+                    [sum(one[a] * (row.cost_usd or 0.0) for one, row in zip(features, priced, strict=True))
+                     for a in columns])
     if solved is None:
         return None
     usd = [max(0.0, value) for value in solved]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import cache
 from random import Random
+from typing import Any
 
 from stayfast.lab.harness.hidden_world import PRICE, HiddenWorld, draw_world
 from stayfast.lab.plan.fitting import SeenCall
@@ -42,11 +43,8 @@ def calls(n: int, *, k: float = 0.0, b: float = 0.0, seed: int = 1, median_s: fl
     return made
 
 
-def rows(n: int, *, first_s: float = 0.5, every_s: float = 1.0, **fields: object) -> list[TrafficLine]:
+def rows(n: int, *, first_s: float = 0.5, every_s: float = 1.0, **fields: Any) -> list[TrafficLine]:
     """Requests of the route "m" that take `first_s` and 10 ms a token."""
-    made = []
-    for number in range(n):
-        given = {"upstream": "u", "n_input": 100, "n_output": 51, "is_stream": True, "ttft_s": first_s, "tpot_s": 0.01,
-                 "e2e_s": first_s + 0.5, "n_attempts": 1} | fields
-        made.append(TrafficLine(1000.0 + number * every_s, "m", **given))  # type: ignore[arg-type]
-    return made
+    given: dict[str, Any] = {"upstream": "u", "n_input": 100, "n_output": 51, "is_stream": True, "ttft_s": first_s,
+                             "tpot_s": 0.01, "e2e_s": first_s + 0.5, "n_attempts": 1}
+    return [TrafficLine(1000.0 + number * every_s, "m", **(given | fields)) for number in range(n)]

@@ -1,5 +1,7 @@
 """lab.plan.changes: the list of changes, and what each does to a day."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -10,7 +12,7 @@ from stayfast.lab.plan.workload import TrafficModel, build_model
 from tests.unit.lab.plan.plan_rig import model_of, rows
 
 
-def plain_model(n: int = 300, **fields: object) -> TrafficModel:
+def plain_model(n: int = 300, **fields: Any) -> TrafficModel:
     return build_model(RouteTraffic("m", tuple(rows(n, **fields)), n))
 
 
@@ -31,7 +33,7 @@ def test_parse_changes_bad_word_is_refused(word: str) -> None:
         parse_changes([word])
 
 
-def test_default_changes_hosted_api_is_not_asked_about_machines() -> None:
+def test_default_changes_hosted_api_has_no_changes_of_machines() -> None:
     candidates, left = default_changes(plain_model())
     names = {change.name for change, _ in candidates}
     assert not names & {"replica", "quantise", "machine", "speculate", "stream", "timeout", "retry"}
@@ -39,7 +41,7 @@ def test_default_changes_hosted_api_is_not_asked_about_machines() -> None:
     assert all(why for _, why in left)
 
 
-def test_default_changes_engine_is_asked_about_machines() -> None:
+def test_default_changes_engine_has_changes_of_machines() -> None:
     names = {change.name for change, _ in default_changes(model_of("engine", 1, 700))[0]}
     assert {"replica", "quantise", "machine", "speculate"} <= names
 

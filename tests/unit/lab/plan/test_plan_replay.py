@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from stayfast.settings import RouteSettings
 from tests.unit.lab.plan.plan_rig import rows
 
 
-def scenario(**fields: object) -> TrafficScenario:
+def scenario(**fields: Any) -> TrafficScenario:
     return build_model(RouteTraffic("m", tuple(rows(300, **fields)), 300)).scenario
 
 

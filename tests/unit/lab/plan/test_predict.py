@@ -23,7 +23,7 @@ def plan_hosted(promise_s: float = 0.001) -> PlanResult:
     return plan_route(model_of("hosted", 5, 500), parse_changes(words), [], n_seeds=3, promise=Latency(promise_s, 0.95))
 
 
-def test_plan_route_effects_and_their_absence_are_told_apart() -> None:
+def test_plan_route_changes_with_and_without_effect_have_their_verdicts() -> None:
     plan = plan_hosted()
     verdicts = {one.name: one.verdict for one in plan.predictions}
     assert plan.is_reproduced
@@ -32,7 +32,7 @@ def test_plan_route_effects_and_their_absence_are_told_apart() -> None:
     assert {effect.value for effect in cap.effects.values()} == {1.0}
 
 
-def test_plan_route_promise_kept_with_room_means_do_nothing() -> None:
+def test_plan_route_promise_met_with_room_means_do_nothing() -> None:
     """Faster first tokens are of no use then."""
     model = build_model(RouteTraffic("m", tuple(rows(300)), 300))
     verdicts = [plan_route(model, parse_changes(["machine"]), [], n_seeds=2, promise=Latency(promise_s, 0.95)).predictions[0]

@@ -33,11 +33,13 @@ def test_read_log_line_becomes_a_row() -> None:
 def test_read_log_tries_become_trials() -> None:
     tries = [{"upstream": "u", "ms": 400.0, "lost": True}, {"upstream": "v", "ms": 100.0, "ttft_ms": 50.0, "role": "hedge"}]
     (row,), _ = read_log([line(tries=tries)])
-    assert [(trial.upstream, trial.role, trial.is_lost) for trial in row.trials] == [("u", "first", True), ("v", "hedge", False)]
+    assert [(trial.upstream, trial.role, trial.is_lost) for trial in row.trials] == [("u", "first", True),
+                                                                                     ("v", "hedge", False)]
 
 
 def test_read_log_other_lines_are_skipped_and_broken_ones_counted() -> None:
-    found, n_unreadable = read_log([line(event="breaker"), line(api="embeddings"), line(route=None), b"text\n", b"\n", line()])
+    others = [line(event="breaker"), line(api="embeddings"), line(route=None)]
+    found, n_unreadable = read_log([*others, b"text\n", b"\n", line()])
     assert (len(found), n_unreadable) == (1, 1)
 
 
