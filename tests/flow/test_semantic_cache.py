@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stayfast.compose.aggregate import Caches, PurgedStore
+from stayfast.compose.cache_reports import Caches, PurgedStore
 from stayfast.core.errors import Shed
 from stayfast.core.events import RequestDone
 from stayfast.core.types import CacheControl

@@ -151,6 +151,9 @@ class FakeBackend:
         self.asked.append(query)
         return b'{"object":"list","data":[]}'
 
+    async def traffic(self) -> bytes:
+        return b'{"columns":[],"trial_columns":[],"rows":[]}'
+
     async def recent_request(self, request_id: str, tenant: str | None) -> bytes | None:
         self.asked.append(RecentRequestsQuery(tenant=tenant))
         return b'{"request_id":"r/1"}' if request_id == "r/1" else None

@@ -28,13 +28,14 @@ def test_cache_admin_needs_admin_key() -> None:
             client = await running_.connect()
             told = []
             for headers in ((), (f"x-api-key: {KEY}",), (f"x-api-key: {ADMIN}",)):
-                for request in (get("/admin/gateways", *headers), get("/admin/cache", *headers),
+                for request in (get("/admin/gateways", *headers), get("/admin/traffic", *headers),
+                                get("/admin/cache", *headers),
                                 get(f"/admin/cache/{bytes(32).hex()}", *headers),
                                 delete("/admin/cache?route=m&tag=a", *headers),
                                 delete(f"/admin/cache/{bytes(32).hex()}", *headers)):
                     client.send(request)
                     told.append((await client.answer())[0])
-            assert told == [401] * 5 + [403] * 5 + [200] * 5
+            assert told == [401] * 6 + [403] * 6 + [200] * 6
             assert running_.backend.forgotten == [PurgeFilter("m", None, "a"), PurgeFilter(key=bytes(32))]
 
     uvloop.run(run())

@@ -17,12 +17,13 @@ EXIT_STATUSES = """\
 exit status:
   0    success; for `serve`: every running answer was finished
   1    `serve` cut answers off at shutdown; a check found a problem;
-       `doctor` found something to change
+       `doctor` found something to change; `plan`: the replay does not
+       reproduce the log
   2    wrong usage; `doctor`, `top`: no data
   3    the address is in use or not available
   4    the workers cannot be started
   5    nothing to do: `cache purge` found no answer, `warm` found no cacheable
-       question, `prove` has no data for a proof
+       question, `prove` has no data for a proof, `plan` has too little traffic
   6    `prove`: no claim falls short, but one is inconclusive
   78   the settings are invalid
 """
@@ -158,6 +159,8 @@ def _parser() -> argparse.ArgumentParser:
     key.add_argument("name", nargs="?", default="my-app", help="the client's name (default: %(default)s)")
 
     _add_monitoring(commands)
+    commands.add_parser("plan", help="predict what changes would bring, from your own traffic", add_help=False,
+                        module="stayfast.cli.plan")
     prove = commands.add_parser("prove", help="run a published claim again, on this machine")
     prove.add_argument("name", nargs="*", help="proofs to run (see --list)")
     prove.add_argument("--all", action="store_true", help="run all of them")

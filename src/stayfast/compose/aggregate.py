@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import nlargest
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from platform import python_version
 from typing import Any
@@ -17,127 +17,22 @@ from typing import Any
 import msgspec
 
 from stayfast import __version__
+from stayfast.compose.cache_reports import Caches, PurgedStore, WorkerCacheState, encode_cache_stats, encode_purged
 from stayfast.compose.fleet_host import Fleet
 from stayfast.core.events import RequestDone
-from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.aliases import alias_lines
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import MetricsSnapshot, Totals
 from stayfast.observe.metrics.definitions import BUILD_INFO, WORKERS
 from stayfast.observe.recent_requests import RecentRequests
 from stayfast.observe.request_filter import wait_s
+from stayfast.observe.traffic_rows import TrafficLine, TrafficReport, list_traffic
 from stayfast.observe.waterfall import RequestSummary, Waterfall, build_waterfall, summarize_request, without_details
-from stayfast.pipeline.cache.route_cache import RouteCache
-from stayfast.pipeline.plan import Route
 from stayfast.server.backend import PurgeFilter, RecentRequestsQuery
-from stayfast.stores.base import Store, StoreStats, StoreUnavailable
 from stayfast.turns.remote_resume import RemoteTurnPart, ResumeRequest
 from stayfast.turns.served import ServedTurn
 from stayfast.workers.channels import WorkerPeers
 from stayfast.workers.fleet.records import FleetNews, WorkerReport
-
-WITHOUT_A_CALL = ("hit", "semantic", "stale", "coalesced")
-AUDITS = {"begun": "audit_started", "right": "audit_right", "wrong": "audit_wrong"}
-
-
-class LearnedState(msgspec.Struct, frozen=True):
-    """The state of a route's semantic cache.
-
-    state: off (its packages are missing), waiting (for the embedder), shadow (learning, returns nothing yet), live, or fixed
-    (a threshold without a proof).
-    """
-
-    state: str
-    n_labels: int = 0
-    min_labels: int = 0
-    n_phrasings: int = 0
-
-
-class WorkerCacheState(msgspec.Struct, frozen=True):
-    """One worker's cache of one route."""
-
-    store: StoreStats
-    semantic: LearnedState | None = None  # None: it is an exact one
-
-
-class PurgedStore(msgspec.Struct, frozen=True):
-    """How many answers one store has dropped. why_unavailable: why the store could not be reached; empty: it replied."""
-
-    n: int = 0
-    is_shared: bool = False
-    why_unavailable: str = ""
-
-
-class Caches:
-    """The caches of one worker."""
-
-    __slots__ = ("_routes",)
-
-    def __init__(self, routes: Callable[[], Mapping[str, Route]]) -> None:
-        """routes: those of the running system, by name."""
-        self._routes = routes
-
-    async def stats(self) -> dict[str, WorkerCacheState]:
-        """The state of each route's cache."""
-        return {name: WorkerCacheState(await caching.store.stats(), _describe_learned(caching)) for name,
-                caching in self._caches()}
-
-    async def purge(self, what: PurgeFilter) -> list[PurgedStore]:
-        """Drop the matching answers, store by store."""
-        purged, seen = [], set[int]()
-        for _, store in self._stores():
-            if id(store) in seen:
-                continue
-            seen.add(id(store))
-            try:
-                n = await _purge_store(store, what)
-            except StoreUnavailable as error:
-                purged.append(PurgedStore(why_unavailable=str(error)))
-            else:
-                purged.append(PurgedStore(n, store.is_shared))
-        return purged
-
-    async def inspect_answer(self, key: bytes) -> dict[str, Any] | None:
-        """The metadata of a stored answer, without its text."""
-        for name, store in self._stores():
-            stored = await store.inspect(key)
-            if stored is not None:
-                return {"route": stored.route or name, "tenant": stored.tenant, "tags": list(stored.tags),
-                        "kept_at": stored.kept_at,
-                        "drop_at": stored.drop_at if stored.drop_at < 1e12 else None, "bytes": len(stored.body),
-                        "usage": stored.usage, "finish_reason": stored.finish_reason}
-        return None
-
-    def _caches(self) -> list[tuple[str, RouteCache]]:
-        return [(name, route.policy.cache) for name, route in self._routes().items() if route.policy.cache is not None]
-
-    def _stores(self) -> list[tuple[str, Store]]:
-        return [(name, caching.store) for name, caching in self._caches()]
-
-    def __repr__(self) -> str:
-        return f"<Caches of {len(self._stores())} routes>"
-
-
-async def _purge_store(store: Store, what: PurgeFilter) -> int:
-    """Returns the number of dropped answers. Raises StoreUnavailable."""
-    if what.key is None:
-        return await store.purge(route=what.route, tenant=what.tenant, tag=what.tag)
-    n = int(await store.inspect(what.key) is not None)
-    if not await store.remove(what.key):
-        raise StoreUnavailable((await store.stats()).why_not or "it did not answer in time")
-    return n
-
-
-def _describe_learned(caching: RouteCache) -> LearnedState | None:
-    if caching.config.mode != "semantic":
-        return None
-    if caching.semantic is None:
-        return LearnedState("off")
-    stats, config = caching.semantic.stats(), caching.config.semantic
-    if not caching.semantic.is_ready or caching.semantic.embedding.foreground is None:
-        return LearnedState("waiting", min_labels=config.min_labels)
-    state = "fixed" if config.threshold is not None else "shadow" if stats.is_shadow else "live"
-    return LearnedState(state, stats.n_labels, config.min_labels, stats.n_phrasings)
 
 
 class TurnRegistry:
@@ -160,84 +55,15 @@ class TurnRegistry:
             served.cancel_all()
 
 
-def encode_cache_stats(worker_states: Iterable[Mapping[str, WorkerCacheState]], totals: Totals) -> bytes:
-    """The caches of all routes, over all workers, as JSON."""
-    caches: dict[str, list[WorkerCacheState]] = {}
-    for worker_state in worker_states:
-        for name, stats in worker_state.items():
-            caches.setdefault(name, []).append(stats)
-    return msgspec.json.encode({"object": "list", "data": [
-        {"route": name, "store": _merge_stores([one.store for one in every]), **_count_requests(name, totals),
-         "semantic": _merge_learned([one.semantic for one in every if one.semantic is not None], name, totals)}
-        for name, every in caches.items()]})
-
-
-def _merge_learned(worker_states: list[LearnedState], route: str, totals: Totals) -> dict[str, Any] | None:
-    """The state of most workers, the figures of the one that has learned most, and the audits of all."""
-    if not worker_states:
-        return None
-    states = [worker_state.state for worker_state in worker_states]
-    counted = totals.counters[known.SEMANTIC.name]
-    return {"state": max(states, key=states.count), "workers": {state: states.count(state) for state in sorted(set(states))},
-            "labels": max(one.n_labels for one in worker_states), "min_labels": max(one.min_labels for one in worker_states),
-            "questions": max(one.n_phrasings for one in worker_states),
-            "audits": {name: int(counted.get((route, result), 0)) for name, result in AUDITS.items()}}
-
-
-def encode_purged(worker_states: Iterable[list[PurgedStore]], unconfirmed: Mapping[str, str] | None = None) -> bytes:
-    """The number of dropped answers; all workers drop the same ones of a shared store. unconfirmed: gateways that did not
-    confirm, and why; None: there is no fleet.
-    """
-    every = [purged for counts in worker_states for purged in counts]
-    n_shared = max((purged.n for purged in every if purged.is_shared), default=0)
-    gone = sorted({purged.why_unavailable for purged in every if purged.why_unavailable})
-    gone += [f"gateway {name} did not confirm: {why}" for name, why in (unconfirmed or {}).items()]
-    whole = {"forgotten": n_shared + sum(purged.n for purged in every if not purged.is_shared), "gone": gone}
-    return msgspec.json.encode(whole if unconfirmed is None else whole | {"unconfirmed": sorted(unconfirmed)})
-
-
-def _merge_stores(stats: list[StoreStats]) -> StoreStats:
-    """The figures of a shared store, or the sum over all workers."""
-    first = next((one for one in stats if not one.why_not), stats[0])
-    if first.is_shared:
-        return msgspec.structs.replace(first, n_near=sum(one.n_near for one in stats),
-                                       n_evicted=sum(one.n_evicted for one in stats))
-    return msgspec.structs.replace(
-        first, n_entries=sum(one.n_entries or 0 for one in stats), n_bytes=sum(one.n_bytes or 0 for one in stats),
-        max_bytes=sum(one.max_bytes or 0 for one in stats), n_evicted=sum(one.n_evicted for one in stats))
-
-
-def _count_requests(route: str, totals: Totals) -> dict[str, Any]:
-    """Results of requests and lookups. Ratios exclude requests that bypass the cache."""
-    requests = {labels[1]: int(n) for labels, n in totals.counters[known.CACHE.name].items() if labels[0] == route}
-    n_lookups = sum(n for result, n in requests.items() if result != "bypass")
-    kinds = {"exact": requests.get("hit", 0) + requests.get("stale", 0), "semantic": requests.get("semantic", 0)}
-    saved_s, saved_usd = (
-        {labels[1]: n for labels, n in totals.counters[family.name].items() if labels[0] == route}
-        for family in (known.CACHE_SAVED_S, known.CACHE_SAVED_USD))
-    error = {labels[1]: value for labels, value in totals.gauges[known.SEMANTIC_ERROR.name].items() if labels[0] == route}
-    return {
-        "requests": requests,
-        "without_a_call": _ratio(sum(requests.get(result, 0) for result in WITHOUT_A_CALL), n_lookups),
-        "kinds": {kind: {"hits": n, "hit_ratio": _ratio(n, n_lookups), "saved_s": round(saved_s.get(kind, 0.0), 3),
-                         "saved_usd": round(saved_usd.get(kind, 0.0), 6)} for kind, n in kinds.items()},
-        "error": error or None,
-    }
-
-
-def _ratio(n: int, n_all: int) -> float | None:
-    return round(n / n_all, 4) if n_all else None
-
-
 _N_PIECES_AT_A_TIME = 16  # series written in one turn of the loop: a quarter of a millisecond
-_N_FACTS_AT_A_TIME = 64  # facts decoded in one turn of the loop: half a millisecond
+_N_FACTS_AT_A_TIME = 25  # facts decoded in one turn of the loop: half a millisecond
 _NORMAL_S = 3600.0
 
 
 class _Question(msgspec.Struct, frozen=True):
     """A message from one worker to another."""
 
-    what: str  # metrics, list, one, caches, purge, answer, turn, fleet, snapshot
+    what: str  # metrics, list, one, caches, purge, answer, traffic, turn, fleet, snapshot
     query: RecentRequestsQuery = RecentRequestsQuery()
     request_id: str = ""
     purge: PurgeFilter = PurgeFilter()
@@ -363,6 +189,14 @@ class WorkerAggregate:
         found.sort(key=lambda one: one.wait_ms if query.is_slowest else one.ended_at, reverse=True)
         return msgspec.json.encode({"object": "list", "data": found[:query.n]})
 
+    async def traffic(self) -> bytes:
+        """Figures of the requests in the memory of all workers, newest first, as JSON."""
+        rows = await self._list_traffic()
+        for others in await self._query_others(_Question("traffic"), list[TrafficLine]):
+            rows += others
+        rows.sort(key=lambda row: row.arrived_at, reverse=True)
+        return msgspec.json.encode(TrafficReport(rows))
+
     async def turn(self, sought: ResumeRequest) -> RemoteTurnPart | None:
         """The outcome of a turn of another worker; None: no worker has it."""
         found: list[RemoteTurnPart | None] = await self._query_others(_Question("turn", turn=sought), RemoteTurnPart | None)
@@ -396,6 +230,8 @@ class WorkerAggregate:
             case "answer":
                 found = await self.caches.inspect_answer(question.key)
                 return msgspec.json.encode(found) if found is not None else b""
+            case "traffic":
+                return msgspec.msgpack.encode(await self._list_traffic())
             case "turn":
                 return msgspec.msgpack.encode(await self.turns.find_turn(question.turn) if question.turn is not None
                                               else None)
@@ -410,6 +246,14 @@ class WorkerAggregate:
         if self.fleet is None or news is None:
             return b""
         return msgspec.msgpack.encode(self.fleet.part.receive(news))
+
+    async def _list_traffic(self) -> list[TrafficLine]:
+        self.flush_events()
+        newest, rows = self.recent.newest_first(), list[TrafficLine]()
+        while facts := list(islice(newest, _N_FACTS_AT_A_TIME)):
+            rows += list_traffic(facts)
+            await asyncio.sleep(0)
+        return rows
 
     async def _list_requests(self, query: RecentRequestsQuery) -> list[RequestSummary]:
         self.flush_events()

@@ -9,8 +9,9 @@ from typing import Literal
 
 import msgspec
 
-from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate, wrap_snapshot_message
+from stayfast.compose.aggregate import TurnRegistry, WorkerAggregate, wrap_snapshot_message
 from stayfast.compose.assembly import assemble
+from stayfast.compose.cache_reports import Caches
 from stayfast.compose.caching import SemanticCaches, Stores, make_embedding, make_refresher, make_stores, prefix_state
 from stayfast.compose.current import CurrentSystem, Running
 from stayfast.compose.fleet import (

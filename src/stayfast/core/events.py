@@ -209,6 +209,7 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     params: RequestParams | None = None  # None: not traced
     role: str = ""  # job: an attempt at a job; empty: a request of a client
     is_client_retry: bool = False  # the client's SDK announces that it retries
+    body_mark: int | None = None  # 32 bits: equal for equal bodies in this process, keyed by its hash seed
 
     @property
     def own_s(self) -> float | None:

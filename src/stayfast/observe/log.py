@@ -38,6 +38,7 @@ from stayfast.core.events import (
     TurnFailed,
 )
 from stayfast.observe.log_text import TextLines
+from stayfast.observe.traffic_rows import format_mark
 
 _WITHOUT_LINE = (AttemptDone, ConnectionReused, StoreCallDone, JobStoreCalled)  # the frequent ones, skipped first
 ONCE_IN_S = 10.0  # shortest interval between lines that an attacker or one full table could cause by the thousand
@@ -193,6 +194,7 @@ class _RequestLine(msgspec.Struct, omit_defaults=True):
     cost_usd_by: dict[str, float] | None = None
     price: str = ""
     tries: list[_Try] | None = None
+    mark: str | None = None  # equal for equal bodies of one process
 
 
 class LogSink:
@@ -327,8 +329,7 @@ def _request_line(fact: RequestDone) -> _RequestLine:
         trace_id=trace.trace_id if trace is not None else None,
         stages_ms={done.stage._value_: _ms(done.ended_at - done.began_at) for done in fact.stages},
         deadline_ms=_ms_or_none(fact.total_s), allowed_ms=_allowed_ms(fact), cost_usd_by=_cost_by_role(fact),
-        price=fact.price,
-        tries=_tries(fact))
+        price=fact.price, tries=_tries(fact), mark=format_mark(fact.body_mark) or None)
 
 
 def _allowed_ms(fact: RequestDone) -> dict[str, float] | None:

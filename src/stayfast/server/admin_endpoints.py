@@ -15,20 +15,16 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, StayfastError
 from stayfast.http.server.asgi import Message, Scope
+from stayfast.server import paths
 from stayfast.server.backend import ActiveSystem, PurgeFilter
 from stayfast.server.openapi import document
 from stayfast.server.paths import (
+    ADMIN_PATHS,
     CACHE,
-    FINDINGS,
-    GATEWAYS,
-    HISTORY,
     LIVE,
     METRICS,
     MODELS,
     REQUESTS,
-    SETTINGS,
-    SNAPSHOT,
-    STATE,
     error_dialect,
     parse_cache_key,
     parse_model_id,
@@ -122,21 +118,9 @@ class AdminApp:
         if path == REQUESTS:
             return await self._current.backend.together.recent_requests(parse_requests_query(
                 scope["query_string"].decode("latin-1"), self._visible_tenant(scope)))
-        if path == STATE:
+        if path in ADMIN_PATHS:
             self._require_admin(scope)
-            return self._current.backend.state()
-        if path == SETTINGS:
-            self._require_admin(scope)
-            return self._current.backend.effective_settings()
-        if path == GATEWAYS:
-            self._require_admin(scope)
-            return await self._current.backend.together.gateways()
-        if path == FINDINGS:
-            self._require_admin(scope)
-            return await self._findings.read(require(self._current.backend.snapshots))
-        if path in (SNAPSHOT, HISTORY):
-            self._require_admin(scope)
-            return await answer_snapshot(self._current.backend.snapshots, scope)
+            return await self._for_admins(path, scope)
         if path == CACHE:
             return await self._caches(scope)
         key = parse_cache_key(path)
@@ -144,6 +128,23 @@ class AdminApp:
             return await self._inspect_answer(scope, key)
         request_id = parse_request_id(path)
         return self._model(path) if request_id is None else await self._request(request_id, self._visible_tenant(scope))
+
+    async def _for_admins(self, path: str, scope: Scope) -> bytes:
+        """One of ADMIN_PATHS."""
+        backend = self._current.backend
+        match path:
+            case paths.STATE:
+                return backend.state()
+            case paths.SETTINGS:
+                return backend.effective_settings()
+            case paths.GATEWAYS:
+                return await backend.together.gateways()
+            case paths.TRAFFIC:
+                return await backend.together.traffic()
+            case paths.FINDINGS:
+                return await self._findings.read(require(backend.snapshots))
+            case _:
+                return await answer_snapshot(backend.snapshots, scope)
 
     def _model(self, path: str) -> bytes:
         name = parse_model_id(path) or ""

@@ -63,6 +63,9 @@ class AllWorkers(Protocol):
     async def recent_requests(self, query: RecentRequestsQuery) -> bytes:
         """Recent requests, newest first."""
 
+    async def traffic(self) -> bytes:
+        """Figures of the requests in memory, newest first, for all tenants."""
+
     async def recent_request(self, request_id: str, tenant: str | None) -> bytes | None:
         """One recent request in full, if it is of `tenant` (None: of any); None if it is unknown."""
 

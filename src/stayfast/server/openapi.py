@@ -11,7 +11,7 @@ from stayfast.server.batch_openapi import batch_paths
 from stayfast.server.http_request import LLM_PATHS
 from stayfast.server.job_openapi import SCHEMAS as JOB_SCHEMAS
 from stayfast.server.job_openapi import job_paths
-from stayfast.server.paths import CACHE, GATEWAYS, HEALTH, MAX_LISTED, REQUESTS, SETTINGS, STATE
+from stayfast.server.paths import CACHE, GATEWAYS, HEALTH, MAX_LISTED, REQUESTS, SETTINGS, STATE, TRAFFIC
 from stayfast.server.requests_query import LISTS, OUTCOMES
 from stayfast.server.snapshot.openapi import snapshot_paths, snapshot_schemas
 from stayfast.wire.chat.request import ChatRequest, CompletionsRequest, EmbeddingsRequest
@@ -118,6 +118,12 @@ _FORGOTTEN: Json = {
     "properties": {"forgotten": {"type": "integer"}, "gone": {"type": "array", "items": {"type": "string"}},
                    "unconfirmed": {"type": "array", "items": {"type": "string"}}},
 }
+_TRAFFIC: Json = {
+    "type": "object", "required": ["columns", "rows"],
+    "properties": {"columns": {"type": "array", "items": {"type": "string"}},
+                   "trial_columns": {"type": "array", "items": {"type": "string"}},
+                   "rows": {"type": "array", "items": {"type": "array"}}},
+}
 _GATEWAYS: Json = {
     "type": "object", "required": ["object", "data", "why_alone", "findings"],
     "properties": {
@@ -200,6 +206,7 @@ def document(version: str) -> Json:
             "schemas": components | {"Error": _ERROR, "MessagesError": _ERROR_OF_MESSAGES, "Model": _MODEL,
                                      "Models": _MODELS, "Health": _HEALTH, "Requests": _REQUESTS,
                                      "State": _STATE, "Settings": _SETTINGS, "Caches": _CACHES, "Gateways": _GATEWAYS,
+                                     "Traffic": _TRAFFIC,
                                      "Forgotten": _FORGOTTEN, **JOB_SCHEMAS, **BATCH_SCHEMAS, **snapshot_schemas(),
                                      "Kept": _STORED_ANSWER} | waterfalls,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"},
@@ -247,6 +254,8 @@ def _cold_paths() -> Json:
     paths[SETTINGS] = {"get": _cold("settings", "The effective settings, and where each comes from, for admins.", "Settings",
                                     refused)}
     paths[GATEWAYS] = {"get": _cold("gateways", "The gateways that share state, for admins.", "Gateways", refused)}
+    paths[TRAFFIC] = {"get": _cold("traffic", "Figures of the requests in memory, newest first, for admins.", "Traffic",
+                                   refused)}
     paths[STATE] = {"get": _cold("state", "The live state of this process's upstreams, for admins.", "State", refused)}
     responses: Json = {status: _error(description) for status, description in refused.items()}
     responses["200"] = {"description": "OK", "content": {"text/plain": {}}}

@@ -19,9 +19,11 @@ SNAPSHOT = "/admin/snapshot"
 FINDINGS = "/admin/findings"
 LIVE = "/admin/live"
 HISTORY = "/admin/live/history"
+TRAFFIC = "/admin/traffic"
 MAX_LISTED = 1000  # requests in one response
 _OTHER_PATHS = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE, GATEWAYS, SETTINGS, SNAPSHOT, HISTORY,
-                                     FINDINGS}
+                                     FINDINGS, TRAFFIC}
+ADMIN_PATHS = frozenset((STATE, SETTINGS, GATEWAYS, TRAFFIC, FINDINGS, SNAPSHOT, HISTORY))  # one key sees all tenants
 _READ_METHODS = ("GET", "HEAD")
 RETRY_WHEN_DRAINING_S = 1.0
 

@@ -6,7 +6,14 @@ import msgspec
 import pytest
 
 from stayfast.compose import caching as composed
-from stayfast.compose.aggregate import Caches, LearnedState, PurgedStore, WorkerCacheState, encode_cache_stats, encode_purged
+from stayfast.compose.cache_reports import (
+    Caches,
+    LearnedState,
+    PurgedStore,
+    WorkerCacheState,
+    encode_cache_stats,
+    encode_purged,
+)
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.counters import Totals
 from stayfast.stores.base import StoreStats

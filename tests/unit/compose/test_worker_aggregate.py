@@ -4,15 +4,18 @@ import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 
-from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate
+from stayfast.compose.aggregate import TurnRegistry, WorkerAggregate
+from stayfast.compose.cache_reports import Caches
 from stayfast.core.events import RequestDone
 from stayfast.observe.fact_batch import FactBatch
 from stayfast.observe.recent_requests import RecentConfig, RecentRequests
 from stayfast.observe.request_filter import RequestFilter
+from stayfast.observe.traffic_rows import TrafficReport
 from stayfast.server.backend import RecentRequestsQuery
 from stayfast.workers.channels import WorkerPeers
 from tests.unit.observe.fact_rig import counting, done
@@ -89,6 +92,23 @@ def test_worker_aggregate_unreadable_counts_are_ignored(tmp_path: Path) -> None:
         one = await worker(folder, 0, done())
         assert (await scrape(one))["stayfast_requests_total"] == 1
         one.peers.close()
+
+    run_on_uvloop(main, tmp_path)
+
+
+def test_worker_aggregate_traffic_has_the_rows_of_all_workers(tmp_path: Path) -> None:
+    """Newest first; attempts at jobs are left out, and a tenant is a digest."""
+    async def main(folder: Path) -> None:
+        one = await worker(folder, 0, done(wall_at=1.0, tenant="acme"), done(wall_at=3.0), done(wall_at=4.0, role="job"))
+        two = await worker(folder, 1, done(wall_at=2.0, body_mark=5))
+        report = msgspec.json.decode(await one.traffic(), type=TrafficReport)
+        assert [round(row.arrived_at + row.e2e_s) for row in report.rows] == [3, 2, 1]
+        assert [row.body_mark for row in report.rows] == ["", "00000005", ""]
+        assert report.columns[0] == "arrived_at"
+        assert b"acme" not in await one.traffic()
+        assert len(report.rows[-1].tenant) == 8
+        one.peers.close()
+        two.peers.close()
 
     run_on_uvloop(main, tmp_path)
 

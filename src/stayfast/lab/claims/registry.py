@@ -25,6 +25,7 @@ from stayfast.lab.claims.noisy import Noisy
 from stayfast.lab.claims.overhead import Overhead
 from stayfast.lab.claims.overload import Overload
 from stayfast.lab.claims.partial import PARTIAL
+from stayfast.lab.claims.plan import PlanClaim
 from stayfast.lab.claims.prefix import PrefixClaim
 from stayfast.lab.claims.quota import QUOTA
 from stayfast.lab.claims.semantic import SemanticClaim
@@ -48,5 +49,5 @@ def claims() -> dict[str, Claim]:
                                 Stragglers(),
                                 Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TableClaim(),
                                 BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
-                                DoctorClaim(), JobThroughput(), BoardClaim(), DEADLINE, TOOLS, PARTIAL, AGENT)
+                                DoctorClaim(), JobThroughput(), BoardClaim(), PlanClaim(), DEADLINE, TOOLS, PARTIAL, AGENT)
     return {claim.name: claim for claim in found}

@@ -67,6 +67,7 @@ class _Body(Struct, gc=False):
     prompt_cache_key: Raw = _ABSENT
     metadata: Raw = _ABSENT
     ignore_eos: Raw = _ABSENT  # of self-hosted engines and load generators: exactly max_tokens
+    min_tokens: int | None = None  # of self-hosted engines; without ignore_eos, the answer ends by itself after so many
     dimensions: int | None = None
     encoding_format: str | None = None
 
@@ -95,7 +96,7 @@ def to_simulated_request(request: Request, *, model: str = "", number: int | Non
         n_tokens(decode_typed(_ANY, raw)) for name in _PROMPT if (raw := getattr(body, name)))
     return SimulatedRequest(
         request.api, model or request.model, request.stream, n_prompt_tokens,
-        request.max_output_tokens, None if is_explicit else request.max_output_tokens,
+        request.max_output_tokens, body.min_tokens if is_explicit else request.max_output_tokens,
         request.include_usage or include_usage, request.n_choices,
         session or _session_of(body), number, tool, value, inputs, body.dimensions or 1536, body.encoding_format == "base64",
         tuple(hash_blocks(read_prompt(request.body).prompt, block_bytes=CACHE_BLOCK_TOKENS * BYTES_A_TOKEN)) if has_blocks
