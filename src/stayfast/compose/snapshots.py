@@ -283,6 +283,10 @@ class Snapshots:
                            status=404, code="snapshot_not_found", param="at")
         return ring
 
+    async def take(self) -> Snapshot | None:
+        """The same as an object. None: worker 0 makes it."""
+        return await self._collector.snapshot() if self._collector is not None else None
+
     async def history(self, seconds: float) -> bytes:
         """Frames of the last `seconds` as JSON. Raises Shed (503)."""
         return await self._answer_or_forward(SnapshotQuestion("history", seconds=seconds))

@@ -15,13 +15,14 @@ from stayfast.core.errors import StayfastError
 from stayfast.core.events import Fanout
 from stayfast.core.snapshot import Snapshot
 from stayfast.core.types import Api, Request
-from stayfast.lab.doctor.observed import FactSnapshot
+from stayfast.lab.doctor.observed import PromptRecord
 from stayfast.lab.doctor.scene import Flow, Scene
 from stayfast.lab.harness.virtual import SEED_STEP
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
 from stayfast.settings import Settings
+from stayfast.settings.effective import effective_settings
 from stayfast.settings.load import SettingsText, load_settings
 from stayfast.testing.simloop import SimLoop, run
 from stayfast.wire.request_body import decode
@@ -56,19 +57,23 @@ def load_scene(tree: Mapping[str, Any]) -> Settings:
 
 async def _observe(loop: SimLoop, scene: Scene, seed: int) -> Snapshot:
     settings = load_scene(_seed_upstreams({**QUIET, **scene.settings}, seed))
-    facts = FactSnapshot(loop, settings, scene.flows)
+    prompts = PromptRecord(scene.flows.values())
     observers = Observers(settings, loop)
-    observers.sink = Fanout(observers.sink, facts)
+    observers.sink = Fanout(observers.sink, prompts)
     system = build(settings, observers, {}, loop, Random(seed))
     ends_at = loop.now() + scene.seconds
     async with asyncio.TaskGroup() as group:
+        collecting = observers.snapshots.start(group.create_task)
         senders = [group.create_task(_send_flow(system.gateway, (name, flow), loop, Random(f"{name}/{seed}"), ends_at))
                    for name, flow in scene.flows.items()]
         await asyncio.sleep(scene.seconds)
-        snapshot = facts.take(system)
-        for sender in senders:
-            sender.cancel()
-    return snapshot
+        snapshot = await observers.snapshots.take()
+        assert snapshot is not None
+        for task in (*senders, collecting):
+            if task is not None:
+                task.cancel()
+    return msgspec.structs.replace(snapshot, prompts=snapshot.prompts or prompts.rows(),
+                                   settings=effective_settings(settings))
 
 
 def _seed_upstreams(tree: Mapping[str, Any], seed: int) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def _truncated(scene: Scene, rate: float) -> Scene:
 
 FLAPS = tuple((30.0 + 60 * number, 50.0 + 60 * number) for number in range(4))
 PLANTS = (
-    Plant("15 % of the calls answer 429", "limits.rate_limited", True, lambda scene: _limited(scene, 0.15), touches=FAULTS),
+    Plant("40 % of the calls answer 429", "limits.rate_limited", True, lambda scene: _limited(scene, 0.4), touches=FAULTS),
     Plant("2 % of the calls answer 429", "limits.rate_limited", False, lambda scene: _limited(scene, 0.02), touches=FAULTS),
     Plant("5 % of the tokens a minute left", "limits.headroom", True,
           lambda scene: scene.amend(amend_upstream("north", quota_left={"tokens": 0.05, "requests": 0.7})), touches=QUOTA),

@@ -47,6 +47,7 @@ _DETAILED, _MIN_DETAILED, _MAX_DETAILED = 256, 8, 128
 _SCALE = float(PER_OCTAVE)
 _ZERO = 30.0 * _SCALE
 _LEAST = 2.0**-29
+CLOSED = "closed"
 _RARE = (Hedged, BreakerChanged)
 _STAGE_INDEX = {stage: number for number, stage in enumerate(STAGES, 1)}
 Promise = Callable[[str], float | None]  # seconds to the first token that a route promises
@@ -143,6 +144,7 @@ class TrafficSink:
         self._tick_ends_at = -inf
         self._n_detailed = _MAX_DETAILED
         self._breaker_changes: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=1000))
+        self._breakers: dict[str, str] = {}  # states
 
     def consume(self, facts: Sequence[Fact]) -> None:
         now = self._clock.now()
@@ -201,7 +203,9 @@ class TrafficSink:
         return {route for route, _ in self._series}
 
     def breaker_changes(self, seconds: float) -> dict[str, int]:
-        """How often the breaker of each upstream changed its state in the last `seconds`; at most 1000."""
+        """How often the breaker of each upstream opened or closed in the last `seconds`; at most 1000. Probes that fail are
+        no changes.
+        """
         since = self._clock.now() - seconds
         return {upstream: n for upstream, instants in self._breaker_changes.items()
                 if (n := sum(at >= since for at in instants))}
@@ -248,7 +252,9 @@ class TrafficSink:
             if fact.refused:
                 self._find((fact.route, fact.upstream)).part.n_hedges_refused += 1
         elif isinstance(fact, BreakerChanged):
-            self._breaker_changes[fact.upstream].append(self._clock.now())
+            if (fact.state == CLOSED) != (self._breakers.get(fact.upstream, CLOSED) == CLOSED):
+                self._breaker_changes[fact.upstream].append(self._clock.now())
+            self._breakers[fact.upstream] = fact.state
 
     def _take(self, series: _Series, facts: list[RequestDone]) -> None:
         part, n_before, n = series.part, series.part.n, len(facts)

@@ -24,6 +24,7 @@ from stayfast.policy.findings.figures import (
     NOW_S,
     hour_of,
     is_more_than,
+    names,
     percentiles,
     promise_of,
     share_evidence,
@@ -115,7 +116,10 @@ def _by_route(snapshot: Snapshot, least: int) -> dict[str, list[TrafficRow]]:
     """Rows of upstreams with at least `least` first tokens."""
     found: dict[str, list[TrafficRow]] = {}
     for row in snapshot.rows_by_upstream(NOW_S):
-        if row.ttft_s.n >= least and row.ttft_s.p50 and row.ttft_s.p99 and not row.upstream.startswith("("):
+        own = names(snapshot, "routes", row.route, "upstreams")
+        if row.upstream.startswith("(") or (own and row.upstream not in own):
+            continue  # the cache, or a fallback
+        if row.ttft_s.n >= least and row.ttft_s.p50 and row.ttft_s.p99:
             found.setdefault(row.route, []).append(row)
     return found
 

@@ -190,7 +190,7 @@ CHECKS = (
     Check("time.stage_dominates", "a stage other than the call takes 40 % of the p99", find_dominating_stage,
           ("latency.promise_missed", "latency.tail", "hedging.off", "gateway.overhead")),
     Check("budget.overruns", "a stage exceeds its part in 5 % of the requests", find_overruns,
-          ("latency.promise_missed",)),
+          ("latency.promise_missed", "hedging.waste")),
     Check("gateway.late_start", "requests wait 0.1 s before they are processed", find_late_start,
           ("gateway.overhead", "latency.promise_missed", "time.stage_dominates")),
     Check("gateway.overhead", "the gateway's own time is 0.1 s and a quarter of the wait", find_overhead),

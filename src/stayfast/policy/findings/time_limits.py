@@ -160,8 +160,9 @@ CHECKS = (
     Check("timeouts.first_token_too_long", "calls hang until a `first_token_s` of 20 times the p95",
           find_first_token_too_long, (*_SLOW, "hedging.off")),
     Check("timeouts.deadline_below_median", "over 40 % of the requests end at the deadline", find_deadline_below_median,
-          ("latency.promise_missed", "timeouts.client_too_long", "answers.long")),
+          ("latency.promise_missed", "timeouts.client_too_long", "answers.long", "streams.truncated", "budget.overruns")),
     Check("timeouts.client_too_short", "requests end at a read time-out of the client below the "
-                                       "deadline", find_client_too_short),
+                                       "deadline", find_client_too_short,
+          ("hedging.waste", "streams.truncated")),
     Check("timeouts.client_too_long", "the SDK waits ten times as long as the deadline", find_client_too_long),
 )

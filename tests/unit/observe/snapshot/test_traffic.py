@@ -6,7 +6,7 @@ from timeit import timeit
 
 import pytest
 
-from stayfast.core.events import Hedged, StageDone, Stall
+from stayfast.core.events import BreakerChanged, Hedged, StageDone, Stall
 from stayfast.core.types import FROM_CACHE, JOB, Outcome, Stage, Usage
 from stayfast.observe.snapshot.parts import TrafficPart, bucket_at, spread_of, stages_near
 from stayfast.observe.snapshot.traffic import MAX_SERIES, TrafficSink
@@ -170,3 +170,9 @@ def test_breaker_changes_are_not_requests() -> None:
     """A refused hedge alone makes a series; a stall of an attempt counts once."""
     part = only(done(attempts=(attempt(stalls=(Stall(1.2, 0.3),)),)))
     assert part.n_stalls == 1
+
+
+def test_breaker_that_opens_and_closes_changed_twice_whatever_its_probes() -> None:
+    sink = TrafficSink(FrozenClock())
+    sink.consume([BreakerChanged("u", state, "") for state in ("open", "half_open", "open", "half_open", "closed")])
+    assert sink.breaker_changes(3600.0) == {"u": 2}
