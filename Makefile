@@ -33,8 +33,9 @@ test: $(STAMP) ## Run all tests (ARGS="tests/unit -k settings -m sockets")
 	$(BIN)/python -m pytest --serial only $(ARGS) -n 0; second=$$?; \
 	[ $$second != 5 ] || exit $$first; exit $$second
 
-clients: ## Install the Node SDK and pyright, else tests are skipped
+clients: ## Install the Node SDK, pyright and axe-core, else tests are skipped
 	npm ci --prefix tests/clients/node --no-audit --no-fund
+	npm ci --prefix tests/axe --no-audit --no-fund
 
 check: $(STAMP) ## Lint, types, floors, sizes, generated pages
 	$(BIN)/ruff check
@@ -46,12 +47,14 @@ check: $(STAMP) ## Lint, types, floors, sizes, generated pages
 docs: $(STAMP) ## Write the generated pages and the rules in deploy anew
 	$(BIN)/stayfast schema > docs/reference/settings.schema.json
 	$(BIN)/stayfast schema --markdown > docs/reference/settings.md
+	$(BIN)/python scripts/doctor_table.py
 	$(BIN)/python -c 'import yaml; print(next(yaml.safe_load_all(open("deploy/kubernetes.yaml")))["data"]["stayfast.yaml"])' \
 		| OPENAI_API_KEY=none MY_APP_DIGEST=sha256:$$(printf '%064d' 0) \
 		$(BIN)/stayfast alerts --config /dev/stdin --out deploy/prometheus/stayfast.rules.yml
 
 pictures: $(STAMP) ## Draw docs/images anew, ten minutes (ARGS="hedging --n 2000")
 	$(BIN)/python scripts/pictures/run.py $(ARGS)
+	$(BIN)/python -m scripts.page_pictures
 
 bench: $(STAMP) ## Measure beside nginx, by wrk (ARGS="plain --seconds 10")
 	$(BIN)/python scripts/bench/run.py $(ARGS)
@@ -65,5 +68,5 @@ lock: $(STAMP) ## Pin every dependency anew, with hashes (ARGS="--upgrade")
 		--output-file requirements/dev.txt $(ARGS)
 
 clean: ## Remove what these commands made, .venv too
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache tests/clients/node/node_modules
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache tests/clients/node/node_modules tests/axe/node_modules
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -234,24 +234,37 @@ def heatmap(panel: dict[str, Any], source: Source, width: float, height: float) 
 DRAW = {"timeseries": timeseries, "stat": stat, "bargauge": bargauge, "heatmap": heatmap}
 
 
-def page(board: dict[str, Any], source: Source, n_rows: int) -> tuple[str, int, int]:
-    """The dashboard's first rows as HTML, and its size in pixels."""
+def unfold(panels: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The panels with all rows unfolded, each below the one before."""
+    shown: list[dict[str, Any]] = []
+    added = 0
+    for panel in panels:
+        at = {**panel["gridPos"], "y": panel["gridPos"]["y"] + added}
+        inner = panel.get("panels", [])
+        shown.append({**panel, "gridPos": at, "panels": []})
+        moved = [{**one, "gridPos": {**one["gridPos"], "y": one["gridPos"]["y"] + added}} for one in inner]
+        shown += moved
+        if moved:
+            added += max(one["gridPos"]["y"] + one["gridPos"]["h"] for one in moved) - at["y"] - 1
+    return shown
+
+
+def page(panels: list[dict[str, Any]], title: str, source: Source) -> tuple[str, int, int]:
+    """Panels as HTML, and its size in pixels."""
     made, bottom = [], 0
-    for panel in board["panels"]:
-        n_rows -= panel["type"] == "row"
-        if n_rows < 0:
-            break
+    for panel in panels:
         at = panel["gridPos"]
         x, y = at["x"] * CELL_W + GAP, at["y"] * CELL_H + 38
         w, h = at["w"] * CELL_W - GAP, at["h"] * CELL_H - GAP
         bottom = max(bottom, y + h)
         if panel["type"] == "row":
-            made.append(f'<div class="r" style="left:{x}px;top:{y}px">{html.escape(panel["title"])}</div>')
+            folded = f" ({len(panel['panels'])} panels)" if panel.get("panels") else ""
+            made.append(f'<div class="r" style="left:{x}px;top:{y}px">{html.escape(panel["title"])}{folded}</div>')
             continue
         inside = DRAW[panel["type"]](panel, source, w, h - 24)
         made.append(f'<div class="p" style="left:{x}px;top:{y}px;width:{w}px;height:{h}px">'
                     f"<b>{html.escape(panel['title'])}</b>{inside}</div>")
-    title = f'{board["title"]}<small>preview by scripts/preview_board.py, not Grafana</small>'
+    title = f'{title}<small>preview by scripts/preview_board.py, not Grafana</small>'
     return f"<style>{STYLE}</style><h1>{title}</h1>{''.join(made)}", 24 * CELL_W + 2 * GAP, bottom + GAP
 
 
@@ -262,11 +275,13 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--ago", type=float, default=0.0, help="minutes before now at which the range ends")
     parser.add_argument("--route", default=".*", help="the board's variable, a regular expression")
-    parser.add_argument("--rows", type=int, default=99, help="number of rows from the top")
+    parser.add_argument("--unfold", action="store_true", help="draw the panels of folded rows, too")
     parser.add_argument("--out", type=Path, default=Path("preview.png"), help="a .png or .html")
     given = parser.parse_args()
     source = Source(given.prometheus, given.minutes, time.time() - given.ago * 60, given.route)
-    text, width, height = page(json.loads(given.board.read_text()), source, given.rows)
+    board = json.loads(given.board.read_text())
+    panels = unfold(board["panels"]) if given.unfold else board["panels"]
+    text, width, height = page(panels, board["title"], source)
     if given.out.suffix == ".html":
         given.out.write_text(text)
         return

@@ -8,7 +8,7 @@ from stayfast.core.errors import Fault, StayfastError
 from stayfast.core.events import AttemptDone, RequestDone, TokenGaps
 from stayfast.core.types import Outcome, Usage
 from stayfast.pipeline.exchange import Arrival
-from stayfast.policy.admission.price import Price
+from stayfast.policy.admission.price import ListPrice, Price
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Cut, Fail, Script, SendBytes, SendText, SimLoop, Wait, run
 from tests.flow.rig import Rig, chat, read
@@ -111,6 +111,21 @@ def test_facts_cost_is_by_attempt_and_reported_usage() -> None:
         assert attempt.cost_usd == pytest.approx((len(chat().body) // 4 + 100) / 1e6)
 
     run(main)
+
+
+def test_facts_name_the_source_of_the_price() -> None:
+    """Own or of the table; without a price, tokens are unpriced, not free."""
+    for price, source, cost_usd in ((Price(1.0, 100.0), "own", 310 / 1e6), (ListPrice(1.0, 100.0), "table", 310 / 1e6),
+                                    (None, "unpriced", None)):
+        async def main(loop: SimLoop, price: Price | None = price) -> tuple[str, float | None]:
+            rig = Rig(loop, [THREE], price=price)
+            await read(await rig.serve())
+            fact = request_fact(rig)
+            return fact.price, fact.cost_usd
+
+        found = run(main)
+        assert found[0] == source
+        assert found[1] == pytest.approx(cost_usd)
 
 
 def test_facts_of_a_whole_answer_have_the_pace_of_its_upstream() -> None:

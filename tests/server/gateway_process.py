@@ -28,9 +28,17 @@ server: {drain_grace_s: 0}
 class Gateway:
     """A parent process and its workers."""
 
-    def __init__(self, port: int, log: Path) -> None:
+    def __init__(self, port: int, log: Path, parent: subprocess.Popen[bytes] | None = None) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self._log = log
+        self._parent = parent
+        self.is_stopping = False
+
+    def terminate(self) -> None:
+        """Begin the drain."""
+        assert self._parent is not None
+        self.is_stopping = True  # a second signal would kill it
+        self._parent.send_signal(signal.SIGTERM)
 
     def get(self, path: str) -> bytes:
         """The body of one GET, on a new connection, by whichever worker the kernel chooses. Retries while it is dead."""
@@ -85,9 +93,11 @@ def running(folder: Path, n_workers: int, settings: str = SETTINGS) -> Iterator[
                str(n_workers)]
     with log.open("wb") as out:
         parent = subprocess.Popen(command, cwd=folder, stdout=out, stderr=out, env={**os.environ, "TMPDIR": str(folder)})
+    gateway = Gateway(port, log, parent)
     try:
         until(lambda: b"listens on" in log.read_bytes() or parent.poll() is not None)
-        yield Gateway(port, log)
+        yield gateway
     finally:
-        parent.send_signal(signal.SIGTERM)
+        if not gateway.is_stopping:
+            gateway.terminate()
         assert parent.wait(20) == 0, log.read_text()

@@ -150,7 +150,7 @@ routes:
   plain: {upstreams: [other]}
 """)
     assert main(["check", str(file)]) == 0
-    told = [line.partition(": prompt cache of ")[::2] for line in capsys.readouterr().out.splitlines()[1:]]
+    told = [line.partition(": prompt cache of ")[::2] for line in capsys.readouterr().out.splitlines() if "cache of" in line]
     assert told == [
         ("route claude-sonnet-4-6", "claude-sonnet-4-6 at claude by claude: anthropic marks from 1024 tokens on"),
         ("route own", f"our-assistant at claude by {rules_of('our-assistant', {}, is_anthropic=True)}"),

@@ -38,6 +38,8 @@ def test_keep_alive(loop: str) -> None:
             assert isinstance(opened, ConnectionOpened)
             assert (opened.upstream, opened.http_version, opened.tls, opened.tls_resumed) == ("up", "1.1", False, False)
             assert 0 < opened.handshake_s < 5
+            assert opened.connect_s is not None
+            assert 0 < opened.connect_s <= opened.handshake_s
             assert isinstance(reused, ConnectionReused)
             assert repr(caller.client) == "<HttpClient up: 0 busy, 1 idle, 0 connecting, 0 waiting, h1>"
             caller.client.close()

@@ -14,13 +14,15 @@ import yaml
 
 from stayfast.observe.alerts.files import all_groups, prometheus_rules, sloth_specification
 from stayfast.observe.alerts.rules import Alert, AlertsConfig
-from stayfast.policy.slo import Latency, Slo
+from stayfast.policy.slo import Latency, PercentileTargets, Slo
 from tests.docs.pages import ROOT
 from tests.services.tools import tool
 
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 
 SLOS = {"chat": Slo(0.99, Latency(2.0, 0.95))}
+TARGETS = {"chat": Slo(None, None, percentiles={"ttft": PercentileTargets(p95_s=2.0)},
+                       stages={"call": PercentileTargets(p95_s=1.0), "retrieve": PercentileTargets(p50_s=0.1)})}
 CONFIG = AlertsConfig()
 HOUR, DAY = 60, 24 * 60
 
@@ -231,6 +233,39 @@ def test_alerts_error_budget_rules_fire(tmp_path: Path, case: Case) -> None:
     run(tmp_path, SLOS, [as_test(case)], case.step)
 
 
+def stage(seconds: str) -> dict[str, str]:
+    """Stage `call` of route chat: 100 a minute up to so many seconds."""
+    return histogram("stayfast_stage_seconds", 'route="chat",stage="call"', {
+        "0.1": "0+0x600", seconds: "0+100x600", "+Inf": "0+100x600"})
+
+
+def step(seconds: str) -> dict[str, str]:
+    return histogram("stayfast_turn_step_seconds", 'upstream="u",step="retrieve"', {
+        seconds: "0+100x600", "+Inf": "0+100x600"})
+
+
+TARGET_CASES = (
+    ("all is well", (), {**HEALTHY, **stage("0.5"), **step("0.05")}),
+    ("the call is late", (("call", "p95"),), {**HEALTHY, **stage("4.0")}),
+    ("a step of a turn is late", (("retrieve", "p50"),), {**HEALTHY, **step("0.8")}),
+    ("the first token is late", (("ttft", "p95"),), {**HEALTHY, **slow("ttft", 20, 99)}),
+    ("late, but hardly any requests", (), {**UP, FINE: "0+1x600", **stage("4.0")}),
+)
+
+
+@pytest.mark.parametrize(("what", "missed", "series"), TARGET_CASES, ids=[case[0] for case in TARGET_CASES])
+def test_alerts_targets_fire_by_stage(tmp_path: Path, what: str, missed: tuple[tuple[str, str], ...],
+                                      series: dict[str, str]) -> None:
+    """Each target alone, with its route, stage and percentile."""
+    head = 'alertname="StayfastTargetMissed",route="chat"'
+    firing = [{"labels": f'{{{head},what="{name}",quantile="{quantile}"}}', "value": 1} for name, quantile in missed]
+    expr = 'group by (alertname, what, quantile, route) (ALERTS{alertname="StayfastTargetMissed",alertstate="firing"})'
+    run(tmp_path, TARGETS, [{
+        "name": what, "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [{"expr": expr, "eval_time": "30m", "exp_samples": firing}]}])
+
+
 def test_alerts_cause_rules_fire(tmp_path: Path) -> None:
     """Every plain alert: after its wait, not before it, not inside its line."""
     run(tmp_path, {}, [as_test(case) for case in CAUSES])
@@ -261,7 +296,7 @@ def test_alerts_annotation_texts(tmp_path: Path) -> None:
     run(tmp_path, SLOS, [{**case, "alert_rule_test": alerts}])
 
 
-MANY = {"*": Slo(0.9, Latency(0.5), Latency(1), Latency(60), Latency(0.05)), 'odd "name"': Slo()}
+MANY = {"*": Slo(0.9, Latency(0.5), Latency(1), Latency(60), Latency(0.05)), 'odd "name"': Slo(), **TARGETS}
 
 
 @pytest.mark.parametrize("slos", [{}, SLOS, MANY], ids=["no routes", "one", "many promises"])

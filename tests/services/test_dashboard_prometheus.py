@@ -17,7 +17,7 @@ from stayfast.settings import Settings, SettingsText, load_settings
 from tests.services.running import Prometheus, gateway, prometheus
 from tests.services.tools import tool
 from tests.services.traffic import PROVIDER, SETTINGS, traffic
-from tests.unit.observe.queries import BOARD
+from tests.unit.observe.queries import BOARD, PANELS
 
 # The command line, but a beginning of prompts that has not come back is given up after seconds, not after a minute.
 LAUNCH = """
@@ -41,8 +41,8 @@ def settings() -> Settings:
 def board_queries() -> list[str]:
     """What Grafana would ask with every variable set to All."""
     found = []
-    for panel in BOARD["panels"]:
-        for target in panel.get("targets", []):
+    for panel in PANELS:
+        for target in panel["targets"]:
             query = target["expr"]
             for name, value in VARIABLES.items():
                 query = query.replace(name, value)

@@ -63,7 +63,8 @@ stores:
   disk: {kind: sqlite, path: answers.db, local_bytes: 0}
   lost: {kind: sqlite, path: "."}
 routes:
-  chat: {upstreams: [quick], slo: {ttft: {under_s: 0.3}, usable: {under_s: 0.3}, e2e: {under_s: 1}, tpot: {under_s: 0.01}}}
+  chat: {upstreams: [quick], slo: {ttft: {under_s: 0.3}, usable: {under_s: 0.3}, e2e: {under_s: 1}, tpot: {under_s: 0.01},
+         percentiles: {ttft: {p99_s: 1}}, stages: {call: {p95_s: 1}, relay: {p50_s: 1}}}}
   shaky: {upstreams: [faulty, quick], timeouts: {total_s: 2, first_token_s: 1},
           retry: {max_attempts: 2, backoff_base_s: 0.01}}
   through: {upstreams: [provider], model: chat}

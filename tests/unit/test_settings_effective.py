@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from stayfast.cli import main
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Override, Settings, SettingsText, load_settings
-from stayfast.settings.effective import HIDDEN, SettingsReport, effective_settings, settings_as_yaml
+from stayfast.settings.effective import BY_DEFAULT, HIDDEN, SettingsReport, effective_settings, settings_as_yaml
 from stayfast.settings.starter import starter_file
 
 DIGEST = "sha256:" + "5ec4e7" * 10 + "aaaa"
@@ -89,6 +90,14 @@ def test_setting_sources_name_line_variable_and_flag() -> None:
         'routes."gpt-4.1".timeouts.idle_s': "s.yaml:9", "defaults.timeouts.total_s": "s.yaml:12"}
 
 
+def test_setting_sources_of_workers_are_those_of_parent() -> None:
+    """The parent gives its workers the port that it has reserved; its source stays the one that the user knows."""
+    text = "upstreams: {s: {kind: simulated}}\nroutes: {m: [s]}\n"
+    for source, shown_source in ((BY_DEFAULT, None), ("s.yaml:7", "s.yaml:7"), ("environment PORT", "environment PORT")):
+        settings = loaded(text, overrides=(Override(("server", "port"), "81", source),))
+        assert settings.sources.get("server.port") == shown_source
+
+
 def test_settings_report_after_reload_marks_changes() -> None:
     """A changed value has the time of the reload; what needs a restart stays, and its source says so."""
     text = "server: {port: 81}\nupstreams: {s: {kind: simulated}}\nroutes: {m: {upstreams: [s], deadline: 5}}\n"
@@ -109,6 +118,16 @@ def test_settings_as_yaml_comments_what_is_not_default() -> None:
     text = settings_as_yaml(SettingsReport(loaded("upstreams: {s: {kind: simulated}}\nroutes: {m: [s]}\n")).read())
     assert [line for line in text.splitlines() if "#" in line] == [
         "    kind: simulated  # s.yaml:1", "    upstreams: [s]  # s.yaml:2"]
+
+
+def test_check_effective_prints_settings_that_load_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On standard output only settings: it can be redirected into a file."""
+    file = tmp_path / "a.yaml"
+    file.write_text("server: {port: 81}\nupstreams: {s: {kind: simulated}}\nroutes: {m: [s]}\n", encoding="utf-8")
+    assert main(["check", "--effective", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert f"  port: 81  # {file}:1\n" in printed
+    assert loaded(printed) == loaded(file.read_text(encoding="utf-8"))
 
 
 def test_support_bot_settings_load_again() -> None:

@@ -11,9 +11,11 @@ import msgspec
 from stayfast.cli import print_message
 from stayfast.cli.admin_client import AdminRequestFailed, GatewayUnreachable, send
 from stayfast.cli.requests import RequestListing
+from stayfast.core.events import UNPRICED
 from stayfast.observe.waterfall import AttemptLane, StepSpent, Waterfall, format_s, format_spent
 from stayfast.settings import read_environment
 
+_PRICE_NOTES = {"table": " (list price)", "reported": " (reported)", "partial": " (some attempts unpriced)"}
 _BROKE = "  broke its budget"
 _RED, _PLAIN = "\x1b[31m", "\x1b[0m"
 _WAITING, _RUNNING, _STALLED, _FIRST = "·█▒▶"
@@ -96,7 +98,9 @@ def _title(waterfall: Waterfall) -> str:
     if waterfall.deadline_ms is not None:
         parts[-1] = format_spent(waterfall.ms / 1e3, waterfall.deadline_ms / 1e3)
     if waterfall.cost_usd is not None:
-        parts.append(f"{waterfall.cost_usd:.6f} USD")
+        parts.append(f"{waterfall.cost_usd:.6f} USD{_PRICE_NOTES.get(waterfall.price, '')}")
+    elif waterfall.price == UNPRICED:
+        parts.append(UNPRICED)
     return "  ".join(parts)
 
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from secrets import token_hex
@@ -18,6 +19,7 @@ from stayfast.cli import curl_example, print_message
 from stayfast.cli.terminal import style_of_output
 from stayfast.compose.caching import explain_missing_packages, prefix_rules
 from stayfast.compose.live_check import check_upstreams
+from stayfast.compose.prices import price_lines
 from stayfast.core.clock import SystemClock
 from stayfast.core.units import make_printable
 from stayfast.lab.simulated.settings import KINDS
@@ -39,7 +41,8 @@ from stayfast.settings import (
     read_environment,
     read_settings_file,
 )
-from stayfast.settings.effective import SettingsReport, settings_as_yaml
+from stayfast.settings.effective import BY_DEFAULT, SettingsReport, settings_as_yaml
+from stayfast.settings.presets import preset_lines
 from stayfast.turns.function import file_state
 from stayfast.workers.channels import ParentChannel, WorkerPeers, runtime_directory
 from stayfast.workers.supervisor import (
@@ -105,7 +108,9 @@ def check(arguments: argparse.Namespace) -> int:
     if arguments.effective:
         sys.stdout.write(settings_as_yaml(SettingsReport(settings).read()))
         return 0
-    sys.stdout.write("\n".join((_summarize(settings), *prefix_rules(settings))) + "\n")
+    today = datetime.now(UTC).date()
+    sys.stdout.write("\n".join((_summarize(settings), *prefix_rules(settings), *preset_lines(settings.sources),
+                                *price_lines(settings, today))) + "\n")
     _print_warnings(source, settings)
     if why := explain_missing_packages(settings):
         print_message(why)
@@ -179,7 +184,7 @@ def _run_parent(given: CommandLineSettings, settings: Settings) -> int:
     """Run the parent process. Workers get the settings text, overrides and addresses, and load the same settings."""
     held = reserve_port(settings.server.host, settings.server.port)
     address: Address = held.getsockname()[:2]
-    listening = Override(("server", "port"), str(address[1]), "the parent process")
+    listening = Override(("server", "port"), str(address[1]), settings.sources.get("server.port", BY_DEFAULT))
     socket_name = given.variables.get("NOTIFY_SOCKET")
     engines: dict[str, Address] = {}
     last_good, turns = given.find(), turn_file_states(settings)

@@ -6,10 +6,10 @@ answer. Counts between the last scrape and a crash are lost.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import nlargest
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from platform import python_version
 from typing import Any
@@ -20,12 +20,13 @@ from stayfast import __version__
 from stayfast.compose.fleet_host import Fleet
 from stayfast.core.events import RequestDone
 from stayfast.observe.metrics import definitions as known
+from stayfast.observe.metrics.aliases import alias_lines
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import MetricsSnapshot, Totals
 from stayfast.observe.metrics.definitions import BUILD_INFO, WORKERS
 from stayfast.observe.recent_requests import RecentRequests
 from stayfast.observe.request_filter import wait_s
-from stayfast.observe.traffic_rows import TrafficLine, TrafficReport, list_traffic
+from stayfast.observe.traffic_rows import TrafficLine, TrafficReport, list_in_steps
 from stayfast.observe.waterfall import RequestSummary, Waterfall, build_waterfall, summarize_request, without_details
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.plan import Route
@@ -229,7 +230,6 @@ def _ratio(n: int, n_all: int) -> float | None:
     return round(n / n_all, 4) if n_all else None
 
 
-_N_FACTS_AT_A_TIME = 25  # decoded in one turn of the loop: half a millisecond
 _N_PIECES_AT_A_TIME = 16  # series written in one turn of the loop: a quarter of a millisecond
 _N_FACTS_AT_A_TIME = 64  # facts decoded in one turn of the loop: half a millisecond
 _NORMAL_S = 3600.0
@@ -238,13 +238,18 @@ _NORMAL_S = 3600.0
 class _Question(msgspec.Struct, frozen=True):
     """A message from one worker to another."""
 
-    what: str  # metrics, list, one, caches, purge, answer, traffic, turn, fleet
+    what: str  # metrics, list, one, caches, purge, answer, traffic, turn, fleet, snapshot
     query: RecentRequestsQuery = RecentRequestsQuery()
     request_id: str = ""
     purge: PurgeFilter = PurgeFilter()
-    key: bytes = b""
+    key: bytes = b""  # of an answer; or a message about snapshots
     turn: ResumeRequest | None = None
     news: FleetNews | None = None
+
+
+def wrap_snapshot_message(message: bytes) -> bytes:
+    """A message about snapshots, for another worker."""
+    return msgspec.msgpack.encode(_Question("snapshot", key=message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +263,9 @@ class WorkerAggregate:
     caches: Caches
     turns: TurnRegistry
     fleet: Fleet | None = None  # None: in a laboratory
+    answer_snapshot: Callable[[bytes], Awaitable[bytes]] | None = None
+    has_aliases: bool = False  # also the metrics' common names
+    read_engines: Callable[[], Mapping[str, Mapping[str, float]]] = dict  # engines' figures by upstream, for these names
 
     async def start(self) -> None:
         """Take over the counts of this worker's predecessor, and answer the others. Raises OSError."""
@@ -273,7 +281,8 @@ class WorkerAggregate:
         workers[("answered",)], workers[("silent",)] = n_answered, n_silent
         whole.gauges[BUILD_INFO.name][__version__, python_version()] = 1
         parts = []
-        for number, piece in enumerate(whole.exposition()):
+        aliases = alias_lines(whole, self.read_engines()) if self.has_aliases else ()
+        for number, piece in enumerate(chain(whole.exposition(), aliases)):
             parts.append(piece)
             if number % _N_PIECES_AT_A_TIME == 0:
                 await asyncio.sleep(0)
@@ -401,6 +410,8 @@ class WorkerAggregate:
             case "turn":
                 return msgspec.msgpack.encode(await self.turns.find_turn(question.turn) if question.turn is not None
                                               else None)
+            case "snapshot":
+                return await self.answer_snapshot(question.key) if self.answer_snapshot is not None else b""
             case "fleet":
                 return self._report_to_speaker(question.news)
             case _:
@@ -413,11 +424,7 @@ class WorkerAggregate:
 
     async def _list_traffic(self) -> list[TrafficLine]:
         self.flush_events()
-        newest, rows = self.recent.newest_first(), list[TrafficLine]()
-        while facts := list(islice(newest, _N_FACTS_AT_A_TIME)):
-            rows += list_traffic(facts)
-            await asyncio.sleep(0)
-        return rows
+        return await list_in_steps(self.recent.newest_first())
 
     async def _list_requests(self, query: RecentRequestsQuery) -> list[RequestSummary]:
         self.flush_events()

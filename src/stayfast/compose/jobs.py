@@ -15,8 +15,8 @@ from typing import Any, cast
 
 from stayfast.compose.current import CurrentSystem
 from stayfast.core.clock import Clock
-from stayfast.core.events import Fact, Fanout, JobEnded, Sink
-from stayfast.core.jobs import JobState, QueueDepth
+from stayfast.core.events import BatchEnded, Fact, Fanout, JobEnded, Sink
+from stayfast.core.jobs import Batch, JobState, QueueDepth
 from stayfast.jobs.capacity import JobCapacity
 from stayfast.jobs.config import JobsConfig
 from stayfast.jobs.coordinator import BatchCoordinator
@@ -177,7 +177,7 @@ class JobsHost:
         parts, worker = self._parts, self.presence.worker
         for _ in range(N_COORDINATORS):
             yield BatchCoordinator(self._get_service, worker, is_known_model=self._is_known_model,
-                                   report=parts.report).run()
+                                   report=parts.report, on_completed=self._count_batch).run()
         yield WebhookSender(store, cast("ReportStore", store), lambda: self.config.webhooks, worker, clock=parts.clock,
                             rng=parts.rng, sink=parts.sink, report=parts.report).run()
 
@@ -192,6 +192,9 @@ class JobsHost:
 
     def _route_of(self, model: str) -> str:
         return model if model in self._current.routes() else ANY_MODEL
+
+    def _count_batch(self, batch: Batch, seconds: float) -> None:
+        self._parts.sink.emit(BatchEnded(self._route_of(batch.model), batch.n_total, seconds))
 
     def _is_known_model(self, model: str) -> bool:
         routes = self._current.routes()

@@ -12,6 +12,8 @@ from stayfast.core.samples import PromptSampled, QuotaReported
 from stayfast.core.steps import StepDone
 from stayfast.core.types import Api, Outcome, Stage, Usage
 
+UNPRICED = "unpriced"  # tokens without a known price
+
 
 class StageDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A stage ended. Instants are monotonic seconds; `allowance_s` is the time that it was allowed to use."""
@@ -98,6 +100,7 @@ class AttemptDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     n_running: int = 0  # calls of this process at the upstream when it started, itself included
     n_content: int = 0  # events with content
     last_s: float | None = None  # from its start to its last content; None: there was none
+    price: str = ""  # where `cost_usd` comes from: own, table or reported; unpriced: tokens without a price
 
 
 class Hedged(msgspec.Struct, frozen=True, gc=False):
@@ -229,6 +232,17 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
             if attempt.cost_usd is not None:
                 costs_usd[attempt.role] = costs_usd.get(attempt.role, 0.0) + attempt.cost_usd
         return costs_usd
+
+    @property
+    def price(self) -> str:
+        """Where the cost comes from: own prices, the table of list prices, or reported by the upstream; unpriced: no tokens
+        have a price; partial: some have none; mixed: several of these. Empty: no tokens.
+        """
+        attempts = self.attempts
+        if len(attempts) == 1:
+            return attempts[0].price
+        found = {attempt.price for attempt in attempts if attempt.price}
+        return next(iter(found)) if len(found) == 1 else "" if not found else "partial" if UNPRICED in found else "mixed"
 
     @property
     def cost_usd(self) -> float | None:
@@ -411,6 +425,14 @@ class JobEnded(msgspec.Struct, frozen=True, gc=False):
     run_s: float
 
 
+class BatchEnded(msgspec.Struct, frozen=True, gc=False):
+    """A batch was completed. seconds: from its creation to its files of results."""
+
+    route: str  # of its first line
+    n_lines: int
+    seconds: float
+
+
 class JobReturned(msgspec.Struct, frozen=True, gc=False):
     """A claimed job went back to the queue. why: a code. is_failure: an attempt failed, and another follows."""
 
@@ -444,8 +466,8 @@ class JobStoreCalled(msgspec.Struct, frozen=True, gc=False):
 Fact = (StageDone | TokenGaps | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused
         | ProbeFailed | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreCallDone
         | StoreChanged | PrefixFinding | SemanticLookup | SemanticJudged | JudgeUnclear | Renewed | Retried | Ejected
-        | TurnFailed | KeysFailed | ConnectionsClosed | DescriptorsExhausted | JobEnded | JobReturned | JobLeaseLost
-        | JobsSwept | JobStoreCalled | PromptSampled | QuotaReported)
+        | TurnFailed | KeysFailed | ConnectionsClosed | DescriptorsExhausted | JobEnded | BatchEnded | JobReturned
+        | JobLeaseLost | JobsSwept | JobStoreCalled | PromptSampled | QuotaReported)
 
 
 def describe_budget(spent: float, budget: float) -> str:

@@ -128,7 +128,8 @@ class UpstreamRow(msgspec.Struct, frozen=True, omit_defaults=True):
     quota_left_1h: dict[str, float] = {}  # least in the last hour
     clumped_ratio: float | None = None  # share of streams whose chunks came all at once: a proxy buffers
     batching: str = ""  # from its timings: continuous, static, single; empty: unknown
-    price_age_days: float | None = None
+    price_age_days: float | None = None  # of the oldest list price in use
+    is_from_table: bool = False  # some model here has a list price, none of its own
     engine: dict[str, float] = {}  # of a self-hosted engine: names of `core.snapshot.ENGINE_FIGURES`
 
 

@@ -66,6 +66,7 @@ ADMIT, CACHE, CONTEXT, ROUTE, CALL, RELAY, SETTLE = Stage
 
 
 JOB = "job"  # role of an attempt at a job: its client waits elsewhere, if at all
+NO_ROUTE = "none"  # the route of requests that no route matched, in counts
 FROM_CACHE = "(cache)"  # the name of the cache where an upstream is named; settings cannot use it
 
 
@@ -117,6 +118,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     cache_write_5m: int = 0
     cache_write_1h: int = 0
     reasoning: int = 0
+    tier: str = ""  # the provider's service tier that it reports: batch, flex, priority, ...; empty: none
 
     @property
     def uncached(self) -> int:

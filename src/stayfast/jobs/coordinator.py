@@ -52,8 +52,10 @@ class BatchCoordinator:
 
     def __init__(self, get_service: Callable[[], JobService], worker: str, *, is_known_model: Callable[[str], bool],
                  report: Callable[[BaseException], None], max_line_bytes: int = MAX_LINE_BYTES,
-                 chunk_lines: int = CHUNK) -> None:
-        """get_service: with the settings that are in force. report: gets unexpected exceptions."""
+                 chunk_lines: int = CHUNK, on_completed: Callable[[Batch, float], None] | None = None) -> None:
+        """get_service: with the settings that are in force. report: gets unexpected exceptions. on_completed: gets each
+        completed batch with the seconds since its creation.
+        """
         self._get_service = get_service
         self._store = get_service().store
         self._worker = worker
@@ -61,6 +63,7 @@ class BatchCoordinator:
         self._report = report
         self._max_line_bytes = max_line_bytes
         self._chunk_lines = chunk_lines
+        self._on_completed = on_completed
 
     @property
     def _service(self) -> JobService:
@@ -202,7 +205,10 @@ class BatchCoordinator:
             fields["cancelling_at"] = now
         if batch.drop_at is None:
             fields["drop_at"] = now + self._service.config.keep_files_s
-        return await self.save(msgspec.structs.replace(batch, state=state, **fields), is_last=True)
+        ended = await self.save(msgspec.structs.replace(batch, state=state, **fields), is_last=True)
+        if state is BatchState.COMPLETED and self._on_completed is not None:
+            self._on_completed(ended, max(0.0, now - ended.created_at))
+        return ended
 
     async def save(self, batch: Batch, *, is_last: bool = False) -> Batch:
         """Store the progress, and extend the lease or give it up. Raises SupersededError."""

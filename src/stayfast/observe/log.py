@@ -192,6 +192,7 @@ class _RequestLine(msgspec.Struct, omit_defaults=True):
     deadline_ms: float | None = None
     allowed_ms: dict[str, float] | None = None
     cost_usd_by: dict[str, float] | None = None
+    price: str = ""
     tries: list[_Try] | None = None
     mark: str | None = None  # equal for equal bodies of one process
 
@@ -204,6 +205,11 @@ class LogSink:
         self._writer = writer
         self._clock = clock
         self._crowded: dict[str, tuple[float, int]] = {}  # by event: time of its last line, and number since then
+
+    @property
+    def level(self) -> str:
+        """The lowest severity that is written."""
+        return self._config.level
 
     def configure(self, config: LogConfig) -> None:
         """Apply another level, format or `requests`; the file descriptor stays."""
@@ -323,6 +329,7 @@ def _request_line(fact: RequestDone) -> _RequestLine:
         trace_id=trace.trace_id if trace is not None else None,
         stages_ms={done.stage._value_: _ms(done.ended_at - done.began_at) for done in fact.stages},
         deadline_ms=_ms_or_none(fact.total_s), allowed_ms=_allowed_ms(fact), cost_usd_by=_cost_by_role(fact),
+        price=fact.price,
         tries=_tries(fact), mark=format_mark(fact.body_mark) or None)
 
 

@@ -110,6 +110,7 @@ class Waterfall(msgspec.Struct, omit_defaults=True):
     cache: str | None = None  # result of the route's cache
     cache_key: str | None = None  # of the answer from the cache, or of its own stored answer
     saved_usd: float | None = None  # cost of the cached answer when it was made
+    price: str = ""  # where the cost comes from: own, table, reported, mixed, partial; unpriced: no price is known
 
 
 class RequestSummary(msgspec.Struct, omit_defaults=True):
@@ -134,6 +135,7 @@ class RequestSummary(msgspec.Struct, omit_defaults=True):
     output_tokens: int | None = None
     cost_usd: float | None = None
     role: str = ""  # job: an attempt at a job
+    price: str = ""  # as in Waterfall
 
     @property
     def wait_ms(self) -> float:
@@ -156,7 +158,7 @@ def summarize_request(fact: RequestDone) -> RequestSummary:
         fact.tenant, fact.degraded, fact.cache, fact.stream, any(attempt.is_hedge for attempt in fact.attempts),
         len(fact.attempts), usage.input_total if usage is not None else None,
         usage.cached_read if usage is not None else None, usage.output if usage is not None else None, fact.cost_usd,
-        fact.role)
+        fact.role, fact.price)
 
 
 def build_waterfall(fact: RequestDone, usual: LogHistogram) -> Waterfall:
@@ -174,7 +176,8 @@ def build_waterfall(fact: RequestDone, usual: LogHistogram) -> Waterfall:
         [StageSpent(done.stage.value, _ms(done.began_at - start), _ms(done.spent_s), _ms(done.allowance_s),
                     done.stage is fact.over_stage) for done in fact.stages],
         [_lane(attempt, start) for attempt in fact.attempts],
-        fact.cache, fact.cache_key.hex() if fact.cache_key is not None else None, fact.saved_usd)
+        fact.cache, fact.cache_key.hex() if fact.cache_key is not None else None, fact.saved_usd,
+        fact.price)
 
 
 def explain_request(fact: RequestDone, normal: BaselineTimes | None) -> Iterator[str]:

@@ -13,12 +13,13 @@ When wrong: with few requests one failure is a large share; hence `n_requests_ne
 (budget * factor >= 1) even a total outage cannot burn that fast; `alerts` omits such an alert.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from math import ceil
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, cast, get_args
 
 from stayfast.core.setting import SettingDoc, check_bounds
+from stayfast.core.snapshot import Spread
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
@@ -26,6 +27,7 @@ LOWEST_SHARE = 0.5
 
 Severity = Literal["page", "ticket"]
 Metric = Literal["ttft", "e2e", "tpot", "usable"]
+Quantile = Literal["p50", "p95", "p99"]
 
 
 class Burn(NamedTuple):
@@ -62,6 +64,47 @@ class Latency:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PercentileTargets:
+    """Bounds of percentiles over 5 minutes, in seconds. null: none."""
+
+    p50_s: Annotated[float | None, SettingDoc("Half of the requests take at most this.", more_than=0, maximum=86_400)] = None
+    p95_s: Annotated[float | None, SettingDoc("95 of 100 take at most this.", more_than=0, maximum=86_400)] = None
+    p99_s: Annotated[float | None, SettingDoc("99 of 100 take at most this.", more_than=0, maximum=86_400)] = None
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        given = [bound_s for _, bound_s in self.bounds()]
+        if given != sorted(given):
+            raise ValueError("p50_s must be at most p95_s, and that at most p99_s")
+
+    def bounds(self) -> Iterator[tuple[Quantile, float]]:
+        named: tuple[tuple[Quantile, float | None], ...] = (("p50", self.p50_s), ("p95", self.p95_s), ("p99", self.p99_s))
+        return ((name, bound_s) for name, bound_s in named if bound_s is not None)
+
+
+class MissedTarget(NamedTuple):
+    """A percentile beyond its bound. what: ttft, usable, e2e, tpot, a stage or a step."""
+
+    what: str
+    quantile: Quantile
+    measured_s: float
+    target_s: float
+
+
+def find_missed_targets(targets: Mapping[str, Mapping[str, float | None]], measured: Mapping[str, Spread]
+                        ) -> list[MissedTarget]:
+    """The targets (`p95_s` and such, by name) that the measured percentiles exceed, the worst first."""
+    missed = []
+    for what, bounds in targets.items():
+        spread = measured.get(what, Spread())
+        for quantile, value_s in (("p50", spread.p50), ("p95", spread.p95), ("p99", spread.p99)):
+            bound_s = bounds.get(f"{quantile}_s")
+            if value_s is not None and bound_s is not None and value_s > bound_s:
+                missed.append(MissedTarget(what, cast("Quantile", quantile), value_s, bound_s))
+    return sorted(missed, key=lambda one: one.target_s / one.measured_s)
 
 
 class Objective(NamedTuple):
@@ -106,8 +149,24 @@ class Slo:
     window_days: Annotated[int, SettingDoc(
         "Period of the objectives; Prometheus must keep its data as long.", minimum=28, maximum=92)] = 30
 
+    percentiles: Annotated[Mapping[str, PercentileTargets], SettingDoc(
+        "Bounds of percentiles of ttft, usable, e2e or tpot, besides the objectives.")] = field(default_factory=dict)
+    stages: Annotated[Mapping[str, PercentileTargets], SettingDoc(
+        "The same by stage (admit, cache, context, route, call, relay, settle), or by step of a served turn, such as "
+        "retrieve.")] = field(default_factory=dict)
+
     def __post_init__(self) -> None:
         check_bounds(self)
+        for name in self.percentiles:
+            if name not in get_args(Metric):
+                raise ValueError(f"percentiles.{name} is none of {', '.join(get_args(Metric))}")
+
+    def targets(self) -> Iterator[tuple[str, str, Quantile, float]]:
+        """Bounds of percentiles: `percentiles` or `stages`, the name in it, the percentile and the bound in seconds."""
+        for where, named in (("percentiles", self.percentiles), ("stages", self.stages)):
+            for name, target in named.items():
+                for quantile, bound_s in target.bounds():
+                    yield where, name, quantile, bound_s
 
     def objectives(self) -> Iterator[Objective]:
         if self.availability is not None:

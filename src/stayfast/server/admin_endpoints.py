@@ -13,17 +13,21 @@ from urllib.parse import parse_qs
 import msgspec
 
 from stayfast.core.clock import Clock
-from stayfast.core.errors import Rejected
+from stayfast.core.errors import Rejected, StayfastError
 from stayfast.http.server.asgi import Message, Scope
 from stayfast.server.backend import ActiveSystem, PurgeFilter
 from stayfast.server.openapi import document
 from stayfast.server.paths import (
     CACHE,
+    FINDINGS,
     GATEWAYS,
+    HISTORY,
+    LIVE,
     METRICS,
     MODELS,
     REQUESTS,
     SETTINGS,
+    SNAPSHOT,
     STATE,
     TRAFFIC,
     error_dialect,
@@ -32,6 +36,8 @@ from stayfast.server.paths import (
     parse_request_id,
 )
 from stayfast.server.requests_query import parse_requests_query
+from stayfast.server.snapshot.endpoints import answer_snapshot, require, send_live
+from stayfast.server.snapshot.findings import FindingsReader
 from stayfast.wire.errors import encode_error
 from stayfast.wire.local_answers import render_model_list
 
@@ -45,13 +51,14 @@ Page = tuple[int, str, bytes]  # status, content type, body
 class AdminApp:
     """The ASGI application. Task-safe."""
 
-    __slots__ = ("_created", "_current", "_is_draining", "_pages", "_version")
+    __slots__ = ("_created", "_current", "_findings", "_is_draining", "_pages", "_version")
 
     def __init__(self, current: ActiveSystem, *, clock: Clock, version: str, is_draining: Callable[[], bool]) -> None:
         self._current = current
         self._is_draining = is_draining
         self._version = version
         self._created = int(clock.wall())
+        self._findings = FindingsReader(clock)
         self._pages: dict[str, Callable[[], Page]] = {
             "/": self._root,
             "/livez": self._live,
@@ -69,8 +76,12 @@ class AdminApp:
             status, media, body = page()
         else:
             try:
+                if path == LIVE:
+                    self._require_admin(scope)
+                    await send_live(self._current.backend.snapshots, scope, send)
+                    return
                 status, media, body = await self._metrics(scope) if path == METRICS else _ok(await self._json(scope))
-            except Rejected as error:
+            except StayfastError as error:
                 status, headers, body = encode_error(error, error_dialect(scope["raw_path"].decode()),
                                                      scope["state"]["request_id"])
                 media = dict(headers).get("content-type", _JSON)
@@ -118,12 +129,16 @@ class AdminApp:
         if path == SETTINGS:
             self._require_admin(scope)
             return self._current.backend.effective_settings()
-        if path == GATEWAYS:
+        if path in (GATEWAYS, TRAFFIC):
             self._require_admin(scope)
-            return await self._current.backend.together.gateways()
-        if path == TRAFFIC:
+            workers = self._current.backend.together
+            return await (workers.gateways() if path == GATEWAYS else workers.traffic())
+        if path == FINDINGS:
             self._require_admin(scope)
-            return await self._current.backend.together.traffic()
+            return await self._findings.read(require(self._current.backend.snapshots))
+        if path in (SNAPSHOT, HISTORY):
+            self._require_admin(scope)
+            return await answer_snapshot(self._current.backend.snapshots, scope)
         if path == CACHE:
             return await self._caches(scope)
         key = parse_cache_key(path)

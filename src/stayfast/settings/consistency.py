@@ -14,6 +14,7 @@ from stayfast.policy.admission.overload import ANY_TENANT
 from stayfast.policy.fleet.config import REDIS_URL, REDIS_URL_FORM
 from stayfast.server.config import ServerConfig, check_exposure, is_loopback
 from stayfast.settings.model import Settings
+from stayfast.settings.price_table import all_rows, find_row
 from stayfast.settings.problems import Path, Problem, format_path, quote, suggest
 from stayfast.settings.upstreams import (
     EmbeddedUpstream,
@@ -75,6 +76,7 @@ def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[
     if not settings.routes:
         add_problem(("routes",), "at least one route is required: a name that clients send as `model`")
     _check_upstreams(settings, check_engine, check_turn, add_problem)
+    _check_price_rows(settings, add_problem)
     _check_tenants(settings, add_problem)
     _check_routes(settings, add_problem)
     _check_caches(settings, tree, add_problem)
@@ -135,6 +137,14 @@ def _is_every_address(host: str) -> bool:
         return ip_address(host).is_unspecified
     except ValueError:
         return False
+
+
+def _check_price_rows(settings: Settings, add_problem: AddProblem) -> None:
+    for name, upstream in settings.upstreams.items():
+        for model, price in getattr(upstream, "prices", {}).items():
+            if price.table and find_row(price.table) is None:
+                add_problem(("upstreams", name, "prices", model, "table"), f"the table of list prices has no row "
+                            f"{quote(price.table)}{suggest(price.table, all_rows())}")
 
 
 def _check_tenants(settings: Settings, add_problem: AddProblem) -> None:

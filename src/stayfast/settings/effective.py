@@ -22,6 +22,7 @@ from stayfast.settings.problems import Path, format_path
 from stayfast.settings.yaml_nodes import Node, YamlList, YamlMapping, YamlScalar, node_at, referenced_names
 
 HIDDEN = "(hidden)"
+BY_DEFAULT = "default"  # source of an override that repeats a default
 READ_AT_START = ("server.host", "server.port", "workers", "tracing", "metrics.gen_ai")
 _VARIABLES = frozenset(name for name, _ in OVERRIDES)
 _RELOADED = ", reload at "
@@ -57,6 +58,10 @@ class SettingsReport:
         self._settings = settings
         self._made = None if before is None else _after_reload(settings, before, at)
 
+    @property
+    def origin(self) -> Settings:
+        return self._settings
+
     def read(self) -> EffectiveSettings:
         """The settings and their sources; callers must not change them."""
         if self._made is None:
@@ -85,7 +90,7 @@ def setting_sources(settings: Settings, tree: YamlMapping) -> dict[str, str]:
     in `defaults`. Values without an entry are defaults.
     """
     return {leaf.path: _describe_source(leaf.node) for leaf in _leaves(settings, tree, None, (), _default_nodes(tree))
-            if leaf.node is not None}
+            if leaf.node is not None and leaf.node.location.source != BY_DEFAULT}
 
 
 def settings_as_yaml(effective: EffectiveSettings) -> str:

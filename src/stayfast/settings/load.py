@@ -21,6 +21,7 @@ from stayfast.settings.decoder import BAD, Decoder, RecordField, kind_words
 from stayfast.settings.effective import setting_sources
 from stayfast.settings.migration_hints import KEY_HINTS
 from stayfast.settings.model import Defaults, OnOverrun, Settings
+from stayfast.settings.presets import apply_presets
 from stayfast.settings.problems import Problem, SettingsError, SourceLocation
 from stayfast.settings.upstreams import AddedUpstream
 from stayfast.settings.yaml_nodes import Override, YamlScalar, entries_at, parse
@@ -86,6 +87,7 @@ def load_settings(source: SettingsText, variables: Mapping[str, str], overrides:
         tree.set_scalar(override.path, override.text, override.source)
     if model is not None:
         _use_model(tree, model)
+    apply_presets(tree)
     decoder = Decoder(variables, _bases(tree, variables), kinds, KEY_HINTS)
     settings = decoder.decode(RecordField(Settings), tree, ())
     problems += decoder.problems

@@ -27,8 +27,11 @@ from stayfast.policy.routing.affinity import AffinityConfig
 from stayfast.policy.routing.outlier_ejection import EjectConfig
 from stayfast.policy.slo import Slo
 from stayfast.server.config import ServerConfig
+from stayfast.settings.presets import Preset
+from stayfast.settings.price_table import merge_prices
 from stayfast.settings.upstreams import (
     EmbeddedUpstream,
+    HttpUpstream,
     StoreSettings,
     TurnUpstreamSettings,
     Upstream,
@@ -105,6 +108,8 @@ class RouteSettings:
         "Outlier ejection: when an upstream is left out.")] = field(default_factory=EjectConfig)
     model: Annotated[str | None, SettingDoc(
         "Model name at these upstreams, unless their `models` name one. null: as the client sent it.")] = None
+    preset: Annotated[Preset | None, SettingDoc(
+        "Kind of work: an objective, time limits and retries where the route sets none itself (docs/promises.md).")] = None
     deadline: Annotated[float | None, SettingDoc(
         "Seconds from accept to last byte. null: timeouts.total_s.", more_than=0, maximum=86_400)] = None
     budget: Annotated[BudgetConfig, SettingDoc(
@@ -188,6 +193,9 @@ class MetricsSettings:
     enabled: Annotated[bool, SettingDoc("Collect and serve metrics.")] = True
     gen_ai: Annotated[bool, SettingDoc(
         "Also OpenTelemetry's GenAI metrics (gen_ai_client_*, gen_ai_server_*). Read at start only.")] = False
+    aliases: Annotated[bool, SettingDoc(
+        "Also the figures under common names, such as llm_request_duration_seconds and kv_cache_hit_rate. Read at start "
+        "only.")] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +259,8 @@ class Settings:
         "Text embeddings for semantic caches; one model for all routes.")] = field(default_factory=EmbedderConfig)
     jobs: Annotated[JobsConfig, SettingDoc(
         "Durable jobs, batches and background responses (docs/concepts/jobs.md).")] = field(default_factory=JobsConfig)
+    price_table: Annotated[bool, SettingDoc(
+        "List prices for models without `prices`, at upstreams with a provider's own address (docs/prices.md).")] = True
     workers: Annotated[int, SettingDoc("Processes that share the port, to use more cores.", minimum=1, maximum=256)] = 1
     # by dotted path (`settings.effective.setting_sources`); not a setting
     sources: Mapping[str, str] = field(default_factory=empty_mapping, compare=False, repr=False)
@@ -273,9 +283,12 @@ class Settings:
         return self.upstreams[upstream].models.get(route) or self.routes[route].model
 
     def prices_for(self, upstream: str) -> Prices:
-        """The prices at one upstream. The embedded model has none; a turn reports its own costs."""
+        """The prices at one upstream, list prices included. The embedded model has none; a turn reports its own costs."""
         upstream_settings = self.upstreams[upstream]
-        return {} if isinstance(upstream_settings, EmbeddedUpstream | TurnUpstreamSettings) else upstream_settings.prices
+        if isinstance(upstream_settings, EmbeddedUpstream | TurnUpstreamSettings):
+            return {}
+        base_url = upstream_settings.base_url if isinstance(upstream_settings, HttpUpstream) else ""
+        return merge_prices(upstream_settings.prices, base_url, uses_table=self.price_table)
 
     def fallback_model_for(self, route: str, tier: FallbackTier, upstream: str) -> str | None:
         """The same for an upstream of a fallback tier; the tier's own model name takes precedence."""

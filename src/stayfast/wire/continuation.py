@@ -171,8 +171,10 @@ def add_usage(first: Usage, second: Usage | None) -> Usage:
     """The sum of the usage of two attempts."""
     if second is None:
         return first
-    return Usage(*(one + other for one, other in zip(
-        msgspec.structs.astuple(first), msgspec.structs.astuple(second), strict=True)))
+    *counts, _ = msgspec.structs.astuple(first)
+    *others, tier = msgspec.structs.astuple(second)
+    return msgspec.structs.replace(Usage(*[one + other for one, other in zip(counts, others, strict=True)]),
+                                   tier=tier or first.tier)
 
 
 def encode_continuation_body(body: bytes, client: Api, spoken: Api) -> bytes:

@@ -27,6 +27,7 @@ from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request, Usage
 
 Json = dict[str, Any]
+_MAX_TIER: Final = 16
 _MAX_EXACT: Final = 2**53  # larger JSON numbers are not exact
 
 
@@ -39,8 +40,10 @@ def _count(fields: object, *names: str) -> int:
     return 0
 
 
-def parse_openai_usage(value: object) -> Usage | None:
-    """Read chat, completions, responses, embeddings, vLLM, SGLang and DeepSeek usage; None if there is none."""
+def parse_openai_usage(value: object, tier: object = None) -> Usage | None:
+    """Read chat, completions, responses, embeddings, vLLM, SGLang and DeepSeek usage; None if there is none. tier: the
+    answer's `service_tier`.
+    """
     if not isinstance(value, dict) or not value:
         return None
     inputs = value.get("prompt_tokens_details") or value.get("input_tokens_details")
@@ -55,7 +58,12 @@ def parse_openai_usage(value: object) -> Usage | None:
         cache_write_5m=written - long_lived,
         cache_write_1h=long_lived,
         reasoning=_count(outputs, "reasoning_tokens"),
+        tier=_read_tier(tier),
     )
+
+
+def _read_tier(value: object) -> str:
+    return value[:_MAX_TIER] if isinstance(value, str) else ""
 
 
 def parse_anthropic_usage(value: object, before: Usage | None = None) -> Usage | None:
@@ -77,6 +85,7 @@ def parse_anthropic_usage(value: object, before: Usage | None = None) -> Usage |
         cache_write_5m=written - long_lived,
         cache_write_1h=long_lived,
         reasoning=_count(value.get("output_tokens_details"), "thinking_tokens") or before.reasoning,
+        tier=_read_tier(value.get("service_tier")) or before.tier,
     )
 
 

@@ -140,6 +140,22 @@ def test_worker_aggregate_requests_are_found_at_all_workers(tmp_path: Path) -> N
     run_on_uvloop(main, tmp_path)
 
 
+def test_worker_aggregate_adds_common_names_on_request() -> None:
+    """Only with `metrics.aliases`; the engine's figures are those that are read at the scrape."""
+    async def main(_: Path) -> None:
+        for has_aliases in (False, True):
+            made = WorkerAggregate(counting(done()), RecentRequests(RecentConfig()), FactBatch().flush, WorkerPeers(),
+                                   Caches(dict), TurnRegistry(dict), has_aliases=has_aliases,
+                                   read_engines=lambda: {"gpu": {"kv_hit_ratio": 0.5}})
+            await made.start()
+            text = (await made.metrics()).decode()
+            assert ("llm_request_duration_seconds_count{" in text) == has_aliases
+            assert ('kv_cache_hit_rate{upstream="gpu"} 0.5\n' in text) == has_aliases
+            assert "speculative_draft_acceptance_rate" not in text
+
+    run_on_uvloop(main, Path())
+
+
 def test_worker_aggregate_without_workers_is_local() -> None:
     async def main(_: Path) -> None:
         alone = WorkerAggregate(counting(done()), RecentRequests(RecentConfig()), FactBatch().flush, WorkerPeers(),

@@ -106,6 +106,7 @@ class BatchRig:
     files: FileBodies
     config: JobsConfig = field(default_factory=JobsConfig)
     clock: Clock = field(default_factory=SystemClock)
+    completed: list[tuple[Batch, float]] = field(default_factory=list)  # as coordinators report them
 
     def service(self, life: Life | None = None) -> JobService:
         """What endpoints and coordinators share; of a mortal process with `life`."""
@@ -118,7 +119,7 @@ class BatchRig:
         """A coordinator."""
         service = self.service(life)
         return BatchCoordinator(lambda: service, WORKER, is_known_model=MODEL.__eq__, report=raise_error,
-                                chunk_lines=chunk_lines)
+                                chunk_lines=chunk_lines, on_completed=lambda batch, s: self.completed.append((batch, s)))
 
     def batches(self, door: Door = Door.BATCH) -> BatchService:
         """The batches of clients."""

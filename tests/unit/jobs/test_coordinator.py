@@ -56,6 +56,8 @@ def test_run_without_failures_has_no_error_file(tmp_path: Path) -> None:
             done = await rig.run(await rig.create(*LINES))
             assert done.output_file_id is not None
             assert done.error_file_id is None
+            assert done.completed_at is not None
+            assert rig.completed == [(done, done.completed_at - done.created_at)]
 
     asyncio.run(main())
 
@@ -69,6 +71,7 @@ def test_bad_file_fails_and_nothing_runs(tmp_path: Path) -> None:
             assert [(problem.line, problem.code) for problem in done.problems] == [
                 (2, "invalid_json_line"), (4, "duplicate_custom_id"), (5, "url_mismatch")]
             assert (done.failed_at, done.output_file_id) != (None, None)
+            assert rig.completed == []
             assert await rig.store.list_jobs(JobFilter(is_for_tenant=False)) == []
 
     asyncio.run(main())

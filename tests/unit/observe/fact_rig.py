@@ -31,7 +31,7 @@ def attempt(**changes: object) -> AttemptDone:
     """A successful attempt of 0.4 s at upstream u with its first token after 0.1 s."""
     fields: dict[str, Any] = {
         "route": "m", "upstream": "u", "began_at": 1.1, "ended_at": 1.5, "outcome": Outcome.SUCCESS, "ttft_s": 0.1,
-        "usage": Usage(10, 20, 5), "cost_usd": 0.25}
+        "usage": Usage(10, 20, 5), "cost_usd": 0.25, "price": "own"}
     return AttemptDone(**{**fields, **changes})
 
 

@@ -9,6 +9,8 @@ from typing import Any
 from stayfast.observe.metrics.definitions import FAMILIES
 
 BOARD: dict[str, Any] = json.loads(files("stayfast.observe").joinpath("grafana.json").read_text(encoding="utf-8"))
+ALL_PANELS: list[dict[str, Any]] = [one for panel in BOARD["panels"] for one in (panel, *panel.get("panels", []))]
+PANELS = [panel for panel in ALL_PANELS if panel["type"] != "row"]  # those of folded rows, too
 SCRAPED = {"instance", "job"}  # what Prometheus adds
 _NAME = re.compile(r"\b(stayfast_\w+|(?:stayfast|slo):[\w:]+|up\b)")
 _SELECTOR = re.compile(rf"{_NAME.pattern}\{{([^}}]*)\}}")

@@ -9,12 +9,14 @@ import yaml
 
 from stayfast.observe.alerts.files import all_groups, prometheus_rules, sloth_specification
 from stayfast.observe.alerts.rules import Alert, AlertsConfig, Recording, format_duration, format_percent
-from stayfast.policy.slo import Latency, Slo
+from stayfast.policy.slo import Latency, PercentileTargets, Slo
 from tests.unit.observe.queries import labels, labels_by_metric, names
 
 PAGE = Path(__file__).parents[3] / "docs" / "alerts.md"
 EVERYTHING = Slo(0.999, Latency(1.0), Latency(1.0), Latency(20.0, 0.9), Latency(0.1))
-SLOS = {"chat": EVERYTHING, "*": Slo(), 'a "b"': Slo(availability=None)}
+TARGETS = Slo(percentiles={"ttft": PercentileTargets(0.5, 1, 2)}, stages={"call": PercentileTargets(p95_s=1),
+                                                                         "retrieve": PercentileTargets(p99_s=1)})
+SLOS = {"chat": EVERYTHING, "*": Slo(), "targets": TARGETS, 'a "b"': Slo(availability=None)}
 CONFIG = AlertsConfig(e2e_p95_s=20, e2e_p99_s=60)
 RULES = [rule for group in all_groups(SLOS, CONFIG) for rule in group.rules]
 ALERTS = [rule for rule in RULES if isinstance(rule, Alert)]

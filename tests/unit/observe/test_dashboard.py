@@ -8,17 +8,16 @@ import pytest
 from stayfast.observe.alerts.files import all_groups
 from stayfast.observe.alerts.rules import AlertsConfig, Recording
 from stayfast.policy.slo import Latency, Slo
-from tests.unit.observe.queries import BOARD, labels, labels_by_metric, names
+from tests.unit.observe.queries import ALL_PANELS, BOARD, PANELS, labels, labels_by_metric, names
 
 UNITS = {"s", "reqps", "cps", "percentunit", "none", "currencyUSD"}
 EVERYTHING = Slo(0.999, Latency(), Latency(), Latency(), Latency())
-PANELS: list[dict[str, Any]] = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
 
 
 def test_dashboard_has_fields_required_by_grafana() -> None:
     """What Grafana's import asks for: a uid, a schema, unique ids, variables that exist."""
     assert (BOARD["uid"], BOARD["id"], BOARD["schemaVersion"]) == ("stayfast", None, 39)
-    ids = [panel["id"] for panel in BOARD["panels"]]
+    ids = [panel["id"] for panel in ALL_PANELS]
     assert len(set(ids)) == len(ids)
     variables = {variable["name"] for variable in BOARD["templating"]["list"]}
     used = {word for panel in PANELS for target in panel["targets"] for word in ("job", "route", "upstream")
@@ -28,16 +27,34 @@ def test_dashboard_has_fields_required_by_grafana() -> None:
 
 
 def test_dashboard_panels_do_not_overlap() -> None:
-    """Inside 24 columns, none over another, rows in their order."""
+    """Inside 24 columns, none over another, rows in their order; folded panels below their row."""
+    for panels in (BOARD["panels"], *[row["panels"] for row in BOARD["panels"] if row.get("panels")]):
+        check_places(panels)
+    for row in BOARD["panels"]:
+        assert all(panel["gridPos"]["y"] > row["gridPos"]["y"] for panel in row.get("panels", []))
+    rows = [panel["gridPos"]["y"] for panel in BOARD["panels"] if panel["type"] == "row"]
+    assert all(above < below for above, below in pairwise(rows))
+
+
+def test_dashboard_begins_with_twelve_panels_and_folds_the_rest() -> None:
+    """What fits one screen: is it fast, is it up, what does it cost, who suffers."""
+    first, *others = [panel for panel in BOARD["panels"] if panel["type"] == "row"]
+    shown = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
+    assert (len(shown), first["collapsed"]) == (12, False)
+    assert all(row["collapsed"] and row["panels"] for row in others)
+    assert max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in shown) <= others[0]["gridPos"]["y"] == 13
+    for question in ("Is it fast?", "Is it up?", "What does it cost?", "Who suffers?"):
+        assert any(panel["title"].startswith(question) for panel in shown)
+
+
+def check_places(panels: list[dict[str, Any]]) -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in BOARD["panels"]:
+    for panel in panels:
         at = panel["gridPos"]
         assert at["x"] + at["w"] <= 24
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
         assert not cells & taken, panel["title"]
         taken |= cells
-    rows = [panel["gridPos"]["y"] for panel in BOARD["panels"] if panel["type"] == "row"]
-    assert all(above < below for above, below in pairwise(rows))
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=[panel["title"] for panel in PANELS])

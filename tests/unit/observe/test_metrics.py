@@ -1,5 +1,6 @@
 """observe.metrics.collector: the counters and histograms that each fact changes."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ def test_a_request_is_counted_once_everywhere() -> None:
     for family in (known.TTFT, known.USABLE, known.E2E, known.TPOT):
         assert counted(metrics, family) == {OK: 1}
     assert counted(metrics, known.QUEUE_WAIT) == counted(metrics, known.OVERHEAD) == {("m",): 1}
-    assert counted(metrics, known.STAGE) == {("call",): 1}
+    assert counted(metrics, known.STAGE) == {("m", "call"): 1}
     assert metrics.totals.histograms[known.TTFT.name][OK].sum_s == 0.2
     assert metrics.totals.histograms[known.E2E.name][OK].sum_s == 0.5
 
@@ -35,10 +36,18 @@ def test_a_request_is_counted_once_everywhere() -> None:
 def test_tokens_and_cost_are_the_attempts() -> None:
     """Two attempts for one answer cost twice; the second is a retry."""
     metrics = counting(attempt(fault="reset", outcome=Outcome.DROPPED, upstream="v"), attempt(n_attempt=2, role="retry"))
-    assert counted(metrics, known.COST) == {("m", "v", "first"): 0.25, ("m", "u", "retry"): 0.25}
+    assert counted(metrics, known.COST) == {("m", "v", "first", "own"): 0.25, ("m", "u", "retry", "own"): 0.25}
     assert counted(metrics, known.TOKENS)["m", "u", "output"] == 20
+    assert counted(metrics, known.UNPRICED) == {}
     assert counted(metrics, known.RETRIES) == {("m", "u"): 1}
     assert counted(metrics, known.ATTEMPTS) == {("m", "v", "dropped", "reset", ""): 1, ("m", "u", "success", "", ""): 1}
+
+
+def test_cost_is_by_source_and_unpriced_attempts_are_counted() -> None:
+    """An attempt without a known price is in no sum of USD."""
+    metrics = counting(attempt(price="table"), attempt(), attempt(price="unpriced", cost_usd=None))
+    assert counted(metrics, known.COST) == {("m", "u", "first", "table"): 0.25, ("m", "u", "first", "own"): 0.25}
+    assert counted(metrics, known.UNPRICED) == {("m", "u"): 1}
 
 
 @pytest.mark.parametrize(("changes", "n"), [
@@ -127,13 +136,23 @@ def test_connections_gaps_and_lag() -> None:
 
 
 def test_slo_bounds_are_exact_buckets() -> None:
-    """0.5 s and 0.033 s are bounds of their families only; a wrong family is refused."""
-    metrics = counting(done(ttft_s=0.5), done(ttft_s=0.50001), slo_bounds_s={"ttft": [0.5, 0.5], "tpot": (0.033,)})
+    """0.45 s and 0.033 s are bounds of their families only; a wrong family is refused."""
+    metrics = counting(done(ttft_s=0.45), done(ttft_s=0.45001), slo_bounds_s={"ttft": [0.45, 0.45], "tpot": (0.033,)})
     histogram = metrics.totals.histograms[known.TTFT.name][OK]
-    at = histogram.bounds_s.index(0.5)
-    assert (sum(histogram.counts[:at + 1]), histogram.bounds_s.count(0.5)) == (1, 1)
+    at = histogram.bounds_s.index(0.45)
+    assert (sum(histogram.counts[:at + 1]), histogram.bounds_s.count(0.45)) == (1, 1)
     assert list(histogram.bounds_s) == sorted(histogram.bounds_s)
     assert 0.033 in metrics.totals.bounds_s[known.TPOT.name]
-    assert 0.5 not in metrics.totals.bounds_s[known.E2E.name]
+    assert 0.45 not in metrics.totals.bounds_s[known.E2E.name]
     with pytest.raises(ValueError, match="nonsense"):
         MetricsSink(FrozenClock(), {"nonsense": [1.0]})
+
+
+def test_latency_buckets_hold_the_usual_promises_without_more_series() -> None:
+    """0.1, 0.5, 1, 2, 5, 10 and 30 s are counted exactly; as many buckets as before, none far from the next."""
+    usual = {0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0}
+    assert usual <= set(known.LATENCY_BOUNDS_S) & set(known.JOB_BOUNDS_S)
+    for bounds, n, widest in ((known.LATENCY_BOUNDS_S, 29, 1.7), (known.JOB_BOUNDS_S, 21, 2.6)):
+        assert len(bounds) == n
+        assert list(bounds) == sorted(bounds)
+        assert max(above / below for below, above in pairwise(bounds)) < widest

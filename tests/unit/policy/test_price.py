@@ -3,9 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import convert
 
 from stayfast.core.types import Usage
-from stayfast.policy.admission.price import Price, highest_prices, price_of
+from stayfast.policy.admission.price import ListPrice, LongPrompt, Price, highest_prices, price_of
 
 COUNTS = st.integers(0, 10_000_000)
 
@@ -41,7 +42,34 @@ def test_price_of_model_or_any_model() -> None:
 def test_price_out_of_bounds_is_rejected(bad: dict[str, float]) -> None:
     """The field is named."""
     with pytest.raises(ValueError, match=next(iter(bad))):
-        Price(**{"input_per_mtok": 1.0, "output_per_mtok": 1.0, **bad})
+        convert({"input_per_mtok": 1.0, "output_per_mtok": 1.0, **bad}, Price)
+
+
+@pytest.mark.parametrize(("tier", "usd"), [("", 24.0), ("standard", 24.0), ("auto", 24.0), ("batch", 12.0), ("flex", 12.0)])
+def test_price_of_a_batch_tier_is_its_share(tier: str, usd: float) -> None:
+    """2 million tokens in, half of them cached, 1 million out."""
+    price = Price(2.0, 21.0, cached_read_per_mtok=1.0, batch_factor=0.5)
+    assert price.cost_usd(Usage(2_000_000, 1_000_000, cached_read=1_000_000, tier=tier)) == usd
+
+
+def test_list_price_of_an_unknown_tier_is_none() -> None:
+    """An own price covers every tier; a list price only those whose price it has."""
+    assert all(Price(1.0, 1.0).has_tier(tier) for tier in ("", "batch", "priority"))
+    assert [ListPrice(1.0, 1.0).has_tier(tier) for tier in ("default", "batch", "priority")] == [True, False, False]
+    assert [ListPrice(1.0, 1.0, batch_factor=0.5).has_tier(tier) for tier in ("batch", "priority")] == [True, False]
+
+
+def test_price_of_a_long_prompt_applies_to_all_tokens() -> None:
+    """Beyond the bound, not at it; cached tokens count for the length."""
+    price = Price(1.0, 10.0, cached_read_per_mtok=0.1, long_prompt=LongPrompt(1000, 2.0, 1.5))
+    assert price.cost_usd(Usage(1000, 100, cached_read=500)) == pytest.approx((500 + 50 + 1000) / 1e6)
+    assert price.cost_usd(Usage(1001, 100, cached_read=501)) == pytest.approx((1000 + 100.2 + 1500) / 1e6)
+    assert highest_prices([({"a": price}, None)], "a") == {"a": Price(2.0, 15.0)}
+
+
+def test_price_of_a_row_has_no_figures_of_its_own() -> None:
+    with pytest.raises(ValueError, match="table must be alone"):
+        Price(1.0, table="azure/o3")
 
 
 def test_dearest_takes_highest_of_all_upstreams() -> None:

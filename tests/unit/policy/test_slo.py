@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.slo import BURNS, Latency, Objective, Slo
+from stayfast.core.snapshot import Spread
+from stayfast.policy.slo import (
+    BURNS,
+    Latency,
+    MissedTarget,
+    Objective,
+    PercentileTargets,
+    Slo,
+    find_missed_targets,
+)
 
 
 def test_burn_factors_match_the_workbook() -> None:
@@ -55,3 +64,30 @@ def test_slo_out_of_bounds_is_rejected(make: Callable[[], object], word: str) ->
     """A share of 1 leaves no budget; 99.9 was meant as percent; the alerts' windows need a month."""
     with pytest.raises(ValueError, match=word):
         make()
+
+
+def test_targets_are_listed_by_percentile() -> None:
+    slo = Slo(percentiles={"ttft": PercentileTargets(0.5, 1.0)}, stages={"call": PercentileTargets(p99_s=2.0)})
+    assert list(slo.targets()) == [("percentiles", "ttft", "p50", 0.5), ("percentiles", "ttft", "p95", 1.0),
+                                   ("stages", "call", "p99", 2.0)]
+
+
+@pytest.mark.parametrize(("bad", "why"), [
+    (lambda: PercentileTargets(2.0, 1.0), "p50_s must be at most p95_s"),
+    (lambda: PercentileTargets(p50_s=2.0, p99_s=1.0), "p50_s must be at most p95_s"),
+    (lambda: PercentileTargets(0.0), "p50_s"),
+    (lambda: Slo(percentiles={"gap": PercentileTargets(1.0)}), "percentiles.gap is none of ttft, e2e, tpot, usable"),
+])
+def test_targets_out_of_order_or_unknown_are_rejected(bad: Callable[[], object], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        bad()
+
+
+def test_missed_targets_are_the_exceeded_ones_worst_first() -> None:
+    """A percentile that is unknown, or at its bound, is not missed."""
+    targets: dict[str, dict[str, float | None]] = {
+        "ttft": {"p50_s": 0.5, "p95_s": 1.0}, "call": {"p99_s": 1.0, "p50_s": None}, "cache": {"p95_s": 0.1}}
+    measured = {"ttft": Spread(9, 0.5, 1.5, 2.0, 3.0), "call": Spread(9, 9.0, 9.0, 4.0, 9.0)}
+    assert find_missed_targets(targets, measured) == [MissedTarget("call", "p99", 4.0, 1.0),
+                                                      MissedTarget("ttft", "p95", 1.5, 1.0)]
+    assert find_missed_targets({}, measured) == []

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import AnswerSummary, Usage
-from stayfast.wire.chat.stream_decoder import ChatDecoder
+from stayfast.wire.chat.stream_decoder import LARGE_BYTES, ChatDecoder
 
 COUNTS = st.one_of(st.integers(-2, 2**54), st.floats(allow_nan=False, allow_infinity=False), st.none(), st.booleans(),
                    st.text(max_size=3))
@@ -56,3 +56,18 @@ def test_chat_decoder_invalid_json_is_a_failure(content: bytes) -> None:
     summary = seen(PLAIN % content)
     assert summary.failure is not None
     assert not summary.is_complete
+
+
+@pytest.mark.parametrize("n_bytes", [0, LARGE_BYTES])
+def test_chat_decoder_reads_the_service_tier(n_bytes: int) -> None:
+    """Also of a large answer, whose text is not decoded: the price depends on it."""
+    body = (b'{"id": "c", "service_tier": "flex", "choices": [{"message": {"content": "%b"}, "finish_reason": "stop"}], '
+            b'"usage": {"prompt_tokens": 5, "completion_tokens": 7}}' % (b"x" * n_bytes))
+    assert seen(body).usage == Usage(5, 7, tier="flex")
+
+
+def test_chat_decoder_reads_the_service_tier_of_a_stream() -> None:
+    summary = AnswerSummary()
+    chunk = b'{"id": "c", "service_tier": "flex", "choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 7}}'
+    ChatDecoder("u", 1, summary).read_event(chunk, b"")
+    assert summary.usage == Usage(5, 7, tier="flex")

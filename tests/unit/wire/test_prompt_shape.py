@@ -71,7 +71,7 @@ def test_measure_prompt_equal_logit_biases_have_equal_digests() -> None:
 
 
 def test_measure_prompt_large_body_is_not_measured() -> None:
-    body = json.dumps({"model": "m", "messages": [say("user", "x" * (1 << 20))]}).encode()
+    body = json.dumps({"model": "m", "messages": [say("user", "x" * (1 << 19))]}).encode()
     assert measure_prompt(decode(Api.CHAT, body)) is None
 
 

@@ -51,3 +51,15 @@ def test_usage_encoded_is_parsed_back(counts: Usage) -> None:
     assert usage.parse_openai_usage(usage.encode_responses_usage(counts)) == counts
     assert usage.parse_anthropic_usage(usage.encode_messages_usage(counts)) == counts
     assert usage.encode_chat_usage(counts)["total_tokens"] == counts.input_total + counts.output
+
+
+def test_usage_has_the_tier_that_the_provider_reports() -> None:
+    """OpenAI's stands beside the usage, Anthropic's in it; nonsense is none, and a long word is cut."""
+    counts = {"prompt_tokens": 1, "completion_tokens": 2}
+    found = [usage.parse_openai_usage(counts, tier) for tier in ("flex", None, 7, "x" * 99)]
+    assert [one.tier for one in found if one is not None] == ["flex", "", "", "x" * 16]
+    first = usage.parse_anthropic_usage({"input_tokens": 1, "service_tier": "batch"})
+    assert first is not None
+    assert first.tier == "batch"
+    last = usage.parse_anthropic_usage({"output_tokens": 5}, first)
+    assert (last is not None and last.tier, last is not None and last.output) == ("batch", 5)

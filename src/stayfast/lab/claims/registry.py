@@ -2,6 +2,7 @@
 
 from stayfast.lab.claims.agent import AGENT
 from stayfast.lab.claims.batch_run import BatchRunClaim
+from stayfast.lab.claims.board import BoardClaim
 from stayfast.lab.claims.brownout import Brownout
 from stayfast.lab.claims.budget import BudgetClaim
 from stayfast.lab.claims.budget_overhead import BudgetOverhead
@@ -9,6 +10,7 @@ from stayfast.lab.claims.cache_lookup_cost import CacheLookupCost
 from stayfast.lab.claims.cancel import Cancel
 from stayfast.lab.claims.coalesce import Coalesce
 from stayfast.lab.claims.deadline import DEADLINE
+from stayfast.lab.claims.doctor import DoctorClaim
 from stayfast.lab.claims.fair import FAIR
 from stayfast.lab.claims.fleet import FleetClaim
 from stayfast.lab.claims.isolation import Isolation
@@ -47,5 +49,5 @@ def claims() -> dict[str, Claim]:
                                 Stragglers(),
                                 Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TableClaim(),
                                 BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
-                                JobThroughput(), PlanClaim(), DEADLINE, TOOLS, PARTIAL, AGENT)
+                                DoctorClaim(), JobThroughput(), BoardClaim(), PlanClaim(), DEADLINE, TOOLS, PARTIAL, AGENT)
     return {claim.name: claim for claim in found}

@@ -1,9 +1,9 @@
 """All planted faults and look-alikes, from the modules of their themes."""
 
-from stayfast.lab.doctor import latency_plants
+from stayfast.lab.doctor import latency_plants, load_plants, upstream_plants, wait_plants
 from stayfast.lab.doctor.scene import Plant
 
-PLANTS: tuple[Plant, ...] = (*latency_plants.PLANTS,)
+PLANTS: tuple[Plant, ...] = (*latency_plants.PLANTS, *wait_plants.PLANTS, *upstream_plants.PLANTS, *load_plants.PLANTS)
 
 
 def faults() -> list[Plant]:

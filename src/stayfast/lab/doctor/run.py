@@ -14,10 +14,10 @@ from stayfast.compose.system import Observers, build
 from stayfast.core.errors import StayfastError
 from stayfast.core.events import Fanout
 from stayfast.core.snapshot import Snapshot
-from stayfast.core.types import Api
+from stayfast.core.types import Api, Request
 from stayfast.lab.doctor.observed import FactSnapshot
 from stayfast.lab.doctor.scene import Flow, Scene
-from stayfast.lab.harness.virtual import SEED_STEP, read_body
+from stayfast.lab.harness.virtual import SEED_STEP
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
@@ -31,7 +31,22 @@ QUIET = {"log": {"level": "error", "requests": False}}
 
 def observe_scene(scene: Scene, seed: int = 1) -> Snapshot:
     """Run a scene and return the snapshot at its end. All randomness comes from `seed`."""
-    return run(lambda loop: _observe(loop, scene, seed))
+    return SceneRunner(seed).observe(scene)
+
+
+class SceneRunner:
+    """Runs scenes with one seed. Scenes that differ in their amendments only are run once."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self._seed = seed
+        self._taken: dict[str, Snapshot] = {}
+
+    def observe(self, scene: Scene) -> Snapshot:
+        """The snapshot at the end of a scene."""
+        key = f"{json.dumps(scene.settings, sort_keys=True)} {scene.flows} {scene.seconds}"
+        if key not in self._taken:
+            self._taken[key] = run(lambda loop: _observe(loop, scene, self._seed))
+        return reduce(lambda before, amendment: amendment(before), scene.amendments, self._taken[key])
 
 
 def load_scene(tree: Mapping[str, Any]) -> Settings:
@@ -41,19 +56,19 @@ def load_scene(tree: Mapping[str, Any]) -> Settings:
 
 async def _observe(loop: SimLoop, scene: Scene, seed: int) -> Snapshot:
     settings = load_scene(_seed_upstreams({**QUIET, **scene.settings}, seed))
-    facts = FactSnapshot(loop, settings)
+    facts = FactSnapshot(loop, settings, scene.flows)
     observers = Observers(settings, loop)
     observers.sink = Fanout(observers.sink, facts)
     system = build(settings, observers, {}, loop, Random(seed))
     ends_at = loop.now() + scene.seconds
     async with asyncio.TaskGroup() as group:
-        senders = [group.create_task(_send_flow(system.gateway, flow, loop, Random(f"{name}/{seed}"), ends_at))
+        senders = [group.create_task(_send_flow(system.gateway, (name, flow), loop, Random(f"{name}/{seed}"), ends_at))
                    for name, flow in scene.flows.items()]
         await asyncio.sleep(scene.seconds)
         snapshot = facts.take(system)
         for sender in senders:
             sender.cancel()
-    return reduce(lambda before, amendment: amendment(before), scene.amendments, snapshot)
+    return snapshot
 
 
 def _seed_upstreams(tree: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -63,12 +78,13 @@ def _seed_upstreams(tree: Mapping[str, Any], seed: int) -> dict[str, Any]:
     return {**tree, "upstreams": upstreams}
 
 
-async def _send_flow(gateway: Gateway, flow: Flow, loop: SimLoop, rng: Random, ends_at: float) -> None:
+async def _send_flow(gateway: Gateway, named: tuple[str, Flow], loop: SimLoop, rng: Random, ends_at: float) -> None:
+    name, flow = named
     ends_at, numbers = min(ends_at, loop.now() + flow.until_s), count()
     await asyncio.sleep(flow.from_s)
     async with asyncio.TaskGroup() as group:
         while loop.now() < ends_at:
-            group.create_task(_send_one(gateway, flow, f"req_{flow.route}_{next(numbers):x}", rng, loop))
+            group.create_task(_send_one(gateway, flow, f"{name}/{next(numbers):x}", rng, loop))
             await asyncio.sleep(rng.expovariate(flow.per_s))
 
 
@@ -80,8 +96,21 @@ async def _send_one(gateway: Gateway, flow: Flow, request_id: str, rng: Random, 
     if flow.max_tokens is not None:
         body["max_tokens"] = flow.max_tokens
     request = decode(Api.CHAT, msgspec.json.encode({**body, **flow.body}))
-    arrival = Arrival(request_id, loop.now(), flow.tenant, flow.headers, flow.total_s, flow.silence_s)
+    arrival = Arrival(request_id, loop.now() - flow.held_s, flow.tenant, flow.headers, flow.total_s, flow.silence_s)
     try:
-        await read_body(await gateway.serve(request, arrival))
-    except StayfastError:
+        await _read_patiently(gateway, request, arrival, flow.silence_s)
+    except (StayfastError, TimeoutError):
         return  # the facts contain it
+
+
+async def _read_patiently(gateway: Gateway, request: Request, arrival: Arrival, silence_s: float | None) -> None:
+    """Read the answer; leave after silence_s without a byte. Raises TimeoutError."""
+    async with asyncio.timeout(silence_s):
+        reply = await gateway.serve(request, arrival)
+    try:
+        while True:
+            async with asyncio.timeout(silence_s):
+                if await reply.next() is None:
+                    return
+    finally:
+        reply.close()

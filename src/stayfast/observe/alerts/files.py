@@ -8,6 +8,7 @@ import yaml
 from stayfast.observe.alerts.rules import AlertsConfig, Group, latency_group
 from stayfast.observe.alerts.slo_alerts import SloRules, slo_rules
 from stayfast.observe.alerts.symptom_alerts import symptom_groups
+from stayfast.observe.alerts.target_alerts import target_groups
 from stayfast.policy.slo import Slo
 
 HEAD = """\
@@ -33,7 +34,7 @@ _Dumper.add_representer(str, _text)
 def all_groups(slos: Mapping[str, Slo], config: AlertsConfig) -> list[Group]:
     """All groups of rules. `slos`: by route."""
     return [latency_group(), *(group for promise in slo_rules(slos, config) for group in promise.groups()),
-            *symptom_groups(config)]
+            *target_groups(slos, config), *symptom_groups(config)]
 
 
 def prometheus_rules(slos: Mapping[str, Slo], config: AlertsConfig) -> str:

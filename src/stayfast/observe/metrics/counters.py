@@ -137,15 +137,11 @@ class Totals:
             if p50 is not None and p99 is not None and values.n >= MIN_FOR_SPIKE_FACTOR:
                 self.gauges[SPIKE_FACTOR.name][(route,)] = p99 / p50
         for family in FAMILIES:
-            yield f"# HELP {family.name} {family.text}\n# TYPE {family.name} {family.kind}\n"
             if family.kind == "histogram":
-                for labels, histogram in self.histograms[family.name].items():
-                    yield _format_histogram(family, _format_labels(family, labels), histogram)
+                yield from format_family(family, self.histograms[family.name], {})
             else:
                 rows = (self.counters if family.kind == "counter" else self.gauges)[family.name]
-                for labels, value in rows.items():
-                    shown = f"{{{_format_labels(family, labels)}}}" if labels else ""
-                    yield f"{family.name}{shown} {_format_number(value)}\n"
+                yield from format_family(family, {}, rows)
 
 
 class _Series(dict[Labels, Histogram]):
@@ -158,6 +154,16 @@ class _Series(dict[Labels, Histogram]):
     def __missing__(self, labels: Labels) -> Histogram:
         self[labels] = histogram = Histogram(self._bounds_s)
         return histogram
+
+
+def format_family(family: Family, histograms: Mapping[Labels, Histogram], rows: Mapping[Labels, float]) -> Iterator[str]:
+    """One family in Prometheus text format 0.0.4, one series at a time. rows: of a counter or a gauge."""
+    yield f"# HELP {family.name} {family.text}\n# TYPE {family.name} {family.kind}\n"
+    for labels, histogram in histograms.items():
+        yield _format_histogram(family, _format_labels(family, labels), histogram)
+    for labels, value in rows.items():
+        shown = f"{{{_format_labels(family, labels)}}}" if labels else ""
+        yield f"{family.name}{shown} {_format_number(value)}\n"
 
 
 def _format_labels(family: Family, labels: Labels) -> str:

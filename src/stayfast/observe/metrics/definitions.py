@@ -7,9 +7,12 @@ Step names of turns are the author's; only the first MAX_STEP_NAMES per upstream
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
-LATENCY_BOUNDS_S = tuple(0.01 * 2 ** (i / 2) for i in range(29))  # 10 ms to 164 s, about 41 % apart
+# 41 % apart or a little more; each bound that promises are usually made of: 0.1, 0.5, 1, 2, 5, 10 and 30 s
+LATENCY_BOUNDS_S = (0.01, 0.014, 0.02, 0.03, 0.04, 0.055, 0.075, 0.1, 0.14, 0.2, 0.28, 0.37, 0.5, 0.7, 1.0, 1.4, 2.0, 2.7,
+                    3.7, 5.0, 7.0, 10.0, 14.0, 20.0, 30.0, 42.0, 60.0, 100.0, 164.0)
 GAP_BOUNDS_S = tuple(0.001 * 2 ** (i / 2) for i in range(23))  # 1 ms to 2 s
-JOB_BOUNDS_S = tuple(0.1 * 2**i for i in range(21))  # 0.1 s to 29 h
+JOB_BOUNDS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0,
+                14_400.0, 28_800.0, 57_600.0, 104_857.6)  # to 29 h
 OWN_BOUNDS_S = tuple(0.0001 * 2**i for i in range(17))  # 0.1 ms to 6.6 s
 
 GEN_AI_BOUNDS_S = tuple(0.01 * 2**i for i in range(14))  # the buckets of OpenTelemetry's GenAI conventions
@@ -17,7 +20,6 @@ GEN_AI_TTFT_BOUNDS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0
 GEN_AI_TOKEN_BOUNDS = tuple(float(4**i) for i in range(14))  # 1 to 67,108,864
 
 MAX_STEP_NAMES = 64
-NO_ROUTE = "none"
 
 _WHERE = ("route", "upstream")
 _REQUEST_LABELS = ("route", "upstream", "outcome")
@@ -58,7 +60,9 @@ RESCUES = _counter("rescues", "Answers that stalled or broke off, by result of o
 STALLS = _counter("stalls", "Stalls in running answers.", *_WHERE)
 TRUNCATED = _counter("truncated_streams", "Streams that broke off after their first chunk.", "upstream")
 TOKENS = _counter("tokens", "Tokens reported by upstreams.", *_WHERE, "kind")
-COST = _counter("cost_usd", "Cost of attempts by the configured prices and their role, USD.", *_WHERE, "kind")
+COST = _counter("cost_usd", "Cost of attempts by their role, and by where the price comes from, USD.", *_WHERE, "kind",
+                "price")
+UNPRICED = _counter("unpriced_attempts", "Attempts with tokens but without a known price.", *_WHERE)
 OPENED = _counter("connections_opened", "New upstream connections.", "upstream", "http_version", "tls")
 REUSED = _counter("connections_reused", "Requests on a pooled connection.", "upstream")
 ENGINE_STATES = _counter("engine_states", "State changes of the embedded engine.", "state")
@@ -84,6 +88,8 @@ JOBS_RETURNED = _counter("jobs_returned", "Claimed jobs that went back to the qu
                          "reason")
 JOB_LEASES_LOST = _counter("job_leases_lost", "Running jobs whose claim was superseded.", "route")
 JOBS_SWEPT = _counter("jobs_swept", "Jobs of dead workers recovered, jobs dead or expired in the queue.", "result")
+BATCH_SQUARES = _counter("batch_seconds_squared", "Squares of the times in stayfast_batch_seconds, for their variance.",
+                         "route")
 JOB_STORE_CALLS = _counter("job_store_calls", "Calls to the store of jobs.", "op", "result")
 LOST = _counter("telemetry_lost", "Log lines and spans dropped because their reader was too slow.", "kind")
 
@@ -98,7 +104,7 @@ GAP = Family("stayfast_gap_seconds", "histogram", "Time between chunks of runnin
 QUEUE_WAIT = Family("stayfast_queue_wait_seconds", "histogram", "Accept to start of processing.", ("route",), OWN_BOUNDS_S)
 OVERHEAD = Family("stayfast_overhead_seconds", "histogram", "Time to first token without an attempt in progress.",
                   ("route",), OWN_BOUNDS_S)
-STAGE = Family("stayfast_stage_seconds", "histogram", "Time by stage.", ("stage",), OWN_BOUNDS_S)
+STAGE = Family("stayfast_stage_seconds", "histogram", "Time by stage.", ("route", "stage"), OWN_BOUNDS_S)
 STEP_SECONDS = Family("stayfast_turn_step_seconds", "histogram", "Time by step of served turns.", ("upstream", "step"),
                       OWN_BOUNDS_S)
 HANDSHAKE = Family("stayfast_handshake_seconds", "histogram", "TCP and TLS of new upstream connections.", ("upstream",),
@@ -109,6 +115,8 @@ JOB_WAIT = Family("stayfast_job_wait_seconds", "histogram", "From when a job was
                   JOB_BOUNDS_S)
 JOB_RUN = Family("stayfast_job_run_seconds", "histogram", "From the last claim of a job to its stored result.", ("route",),
                  JOB_BOUNDS_S)
+BATCH_SECONDS = Family("stayfast_batch_seconds", "histogram", "From the creation of a completed batch to its end.",
+                       ("route",), JOB_BOUNDS_S)
 JOB_STORE_SECONDS = Family("stayfast_job_store_seconds", "histogram", "Calls to the store of jobs.", ("op",), OWN_BOUNDS_S)
 
 _GEN_AI = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
@@ -164,16 +172,17 @@ BUILD_INFO = _gauge("build_info", "1; version in the labels.", "version", "pytho
 
 FAMILIES = (
     REQUESTS, REFUSED, CLIENT_LEFT, DEADLINE_EXCEEDED, STAGE_OVERRUNS, DEGRADED, ATTEMPTS, RETRIES, RETRIES_WITHHELD,
-    EJECTIONS, HEDGES, RESCUES, STALLS, TRUNCATED, TOKENS, COST, OPENED, REUSED, ENGINE_STATES, SHEDS, CACHE, CACHE_SAVED_S,
-    CACHE_SAVED_USD, CACHE_REFRESHES, AFFINITY, PREFIX_TOKENS, PREFIX_CACHE, PREFIX_CACHE_TOKENS, PREFIX_WAITS, STORE,
-    TURN_STEPS, TURN_THREADS, LOST, TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE, STEP_SECONDS, HANDSHAKE,
+    EJECTIONS, HEDGES, RESCUES, STALLS, TRUNCATED, TOKENS, COST, UNPRICED, OPENED, REUSED, ENGINE_STATES, SHEDS, CACHE,
+    CACHE_SAVED_S, CACHE_SAVED_USD, CACHE_REFRESHES, AFFINITY, PREFIX_TOKENS, PREFIX_CACHE, PREFIX_CACHE_TOKENS,
+    PREFIX_WAITS, STORE, TURN_STEPS, TURN_THREADS, LOST, TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE,
+    STEP_SECONDS, HANDSHAKE,
     STORE_SECONDS, LOOP_LAG, IN_FLIGHT, QUEUE_DEPTH, LIMIT, BREAKER_STATE, EJECTED, PREDICTOR_ERROR, RETRY_BUDGET,
     SPIKE_FACTOR, CACHE_BYTES, CACHE_ENTRIES, STORE_BYTES, STORE_ENTRIES, PREFIX_MOVING, WORKERS, FLEET_BREAKERS,
     FLEET_GATEWAYS, FLEET_AGE, WEBSOCKETS, WEBSOCKET_MESSAGES, BUILD_INFO, SEMANTIC,
     SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR, SEMANTIC_JUDGED, SEMANTIC_JUDGE_MISS,
     QUOTA_SLACK, QUOTA_EXACT, QUOTA_STORE_LOST, QUOTA_STORE_CALLS, JOBS, JOBS_OLDEST,
     JOBS_OVERDUE, JOBS_ALLOWED, JOBS_ENDED, JOBS_RETURNED, JOB_LEASES_LOST, JOBS_SWEPT, JOB_WAIT, JOB_RUN, JOB_STORE_CALLS,
-    JOB_STORE_SECONDS, GEN_AI_DURATION,
+    JOB_STORE_SECONDS, BATCH_SECONDS, BATCH_SQUARES, GEN_AI_DURATION,
     GEN_AI_FIRST_CHUNK, GEN_AI_TOKENS, GEN_AI_SERVER_TTFT,
 )
 MERGED_BY_MAX = frozenset((BREAKER_STATE.name, FLEET_GATEWAYS.name, FLEET_AGE.name,

@@ -39,7 +39,8 @@ class ProcessFiles:
 
     def n_descriptors(self) -> int:
         try:
-            return sum(1 for _ in (self._proc / "fd").iterdir())
+            with os.scandir(self._proc / "fd") as entries:  # the fastest way to count thousands
+                return sum(1 for _ in entries)
         except OSError:
             return 0
 

@@ -12,12 +12,13 @@ from msgspec.structs import replace
 from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN, MAX_NAME
 from stayfast.core.errors import Fault, UpstreamFailed
-from stayfast.core.events import AttemptDone, Sink
+from stayfast.core.events import UNPRICED, AttemptDone, Sink
+from stayfast.core.steps import TurnSnapshot
 from stayfast.core.types import JOB, Api, Chunk, Outcome, Usage
 from stayfast.pipeline.routing.selector import RoutingFeedback
 from stayfast.pipeline.timing.timeouts import RequestTimeouts
 from stayfast.pipeline.timing.token_timings import TokenTimings
-from stayfast.policy.admission.price import Price
+from stayfast.policy.admission.price import REPORTED_PRICE, Price
 from stayfast.policy.resilience.hedge import FirstTokens
 from stayfast.upstreams.base import AnswerStream, Call, PromptMarker
 from stayfast.upstreams.state.permit import acquire_permit
@@ -176,21 +177,31 @@ class Attempt:
         if taken is None:
             usage = self._usage(usage, outcome, is_estimated=is_estimated)
         turn = summary.turn() if summary is not None and summary.turn is not None else None
+        cost_usd, price = self._charge(usage, turn)
         self.done = AttemptDone(
             self._route, upstream.name, self.began_at, now, outcome,
             cadence.first_at - self.began_at if cadence.first_at is not None else None, fault, self._n_attempt,
             call.request_id, call.request.api, upstream.kind, call.model[:MAX_NAME], upstream_status, usage,
             summary.finish_reason[:MAX_WORD] if summary is not None and summary.finish_reason is not None else None,
-            turn.cost_usd if turn is not None else
-            self._price.cost_usd(usage) if self._price is not None and usage is not None else None,
+            cost_usd,
             tuple(cadence.stalls), call.trace.span_id if call.trace is not None else None,
             self.is_hedge, is_lost, turn.steps if turn is not None else (), detail, self.role,
             call.request.stream,
             summary.response_id[:MAX_NAME] if summary is not None and summary.response_id is not None else None,
             summary.model[:MAX_NAME] if summary is not None and summary.model is not None else None,
             is_estimated and turn is None, self._place.n_running, summary.n_content if summary is not None else 0,
-            cadence.last_at - self.began_at if cadence.first_at is not None else None)
+            cadence.last_at - self.began_at if cadence.first_at is not None else None, price)
         self._sink.emit(self.done)
+
+    def _charge(self, usage: Usage | None, turn: TurnSnapshot | None) -> tuple[float | None, str]:
+        """The cost in USD and where it comes from. A turn reports its own."""
+        if turn is not None:
+            return turn.cost_usd, "" if turn.cost_usd is None else REPORTED_PRICE
+        if usage is None:
+            return None, ""
+        if self._price is not None and self._price.has_tier(usage.tier):
+            return self._price.cost_usd(usage), self._price.source
+        return None, UNPRICED if usage.input_total or usage.output else ""
 
     def _record_gap(self, outcome: Outcome, now: float) -> None:
         first_at, last_at = self.timings.first_at, self.timings.last_at

@@ -71,7 +71,7 @@ class RouteCache:
     def worth_usd(self, usage: Usage | None, model: str) -> float | None:
         """The price of an answer with this usage; None: no price is set, or the usage is unknown."""
         price = price_of(self._prices, self._model or model)
-        return price.cost_usd(usage) if price is not None and usage is not None else None
+        return price.cost_usd(usage) if price is not None and usage is not None and price.has_tier(usage.tier) else None
 
     def __repr__(self) -> str:
         return f"<RouteCache of {self.origin}: {self.store!r}>"

@@ -99,7 +99,8 @@ class Settle:
             body_mark=mark_body(request.body),
         )
         self._sink.emit(done)
-        self._sampler.note_end(ex, done)
+        if done.ended_at >= self._sampler.due_at:
+            self._sampler.note_end(ex, done)
 
 
 def mark_body(body: bytes) -> int:

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping
 
 from stayfast.core.findings import Finding
 from stayfast.core.snapshot import Snapshot
-from stayfast.policy.findings import latency
+from stayfast.policy.findings import hedging, latency, load, rate_limits, stages, time_limits, upstream_health, waits
 from stayfast.policy.findings.check import Check
 
-CHECKS: tuple[Check, ...] = (*latency.CHECKS,)
+CHECKS: tuple[Check, ...] = (*latency.CHECKS, *hedging.CHECKS, *time_limits.CHECKS, *waits.CHECKS, *stages.CHECKS,
+                             *rate_limits.CHECKS, *upstream_health.CHECKS, *load.CHECKS)
 
 
 def _report_elsewhere(_: Snapshot) -> Iterable[Finding]:

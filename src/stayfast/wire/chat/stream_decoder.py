@@ -52,6 +52,7 @@ class ChatChunk(Struct, gc=False):
     id: Any = None
     model: Any = None
     created: Any = None
+    service_tier: Any = None
 
 
 _CHUNK: Final = msgspec.json.Decoder(ChatChunk)
@@ -117,7 +118,7 @@ class ChatDecoder(StreamDecoder):
                 return self.fail_in_band(parsed)
         if chunk.usage is not None:
             self.holds_only_usage = not chunk.choices
-            summary.usage = usage.parse_openai_usage(chunk.usage) or summary.usage
+            summary.usage = usage.parse_openai_usage(chunk.usage, chunk.service_tier) or summary.usage
         if summary.response_id is None and isinstance(chunk.id, str):
             summary.response_id, summary.model = chunk.id, text_or_none(chunk.model)
         return None
@@ -205,7 +206,7 @@ class ChatDecoder(StreamDecoder):
             for choice in choices
         ):
             return self.fail_malformed("an answer without choices")
-        self._complete(usage.parse_openai_usage(parsed.get("usage")), parsed,
+        self._complete(usage.parse_openai_usage(parsed.get("usage"), parsed.get("service_tier")), parsed,
                        text_or_none(choices[0].get("finish_reason")) if choices else None)
         return None
 
@@ -218,7 +219,7 @@ class ChatDecoder(StreamDecoder):
         if parsed.error or not parsed.choices or not all(
                 choice.message is not None or memoryview(choice.text)[:1].tobytes() == b'"' for choice in parsed.choices):
             return False
-        self._complete(usage.parse_openai_usage(parsed.usage), {"id": parsed.id, "model": parsed.model},
+        self._complete(usage.parse_openai_usage(parsed.usage, parsed.service_tier), {"id": parsed.id, "model": parsed.model},
                        text_or_none(parsed.choices[0].finish_reason))
         return True
 
@@ -263,6 +264,7 @@ class LargeChat(msgspec.Struct, gc=False):
     id: Any = None
     model: Any = None
     error: Any = None
+    service_tier: Any = None
 
 
 _LARGE: Final = msgspec.json.Decoder(LargeChat)

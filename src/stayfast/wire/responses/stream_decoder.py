@@ -117,6 +117,7 @@ class ResponseHead(Struct, gc=False):
     usage: Any = None
     error: Any = None
     incomplete_details: Incomplete | None = None
+    service_tier: Any = None
 
 
 class ResponsesEvent(Struct, gc=False):
@@ -184,7 +185,7 @@ class ResponsesDecoder(StreamDecoder):
             self._so_far.created = data
         if kind not in _ENDS:
             return
-        summary.usage = usage.parse_openai_usage(head.usage) or summary.usage
+        summary.usage = usage.parse_openai_usage(head.usage, head.service_tier) or summary.usage
         summary.finish_reason = _finish_reason(kind.removeprefix("response."), head.incomplete_details)
         if kind == "response.failed":
             self.fail_in_band({"error": head.error or {}})
@@ -245,7 +246,7 @@ class ResponsesDecoder(StreamDecoder):
             return self.fail_in_band({"error": error if isinstance(error, dict) else {}})
         if not isinstance(parsed.get("output"), list):
             return self.fail_malformed("an answer without output")
-        self._complete(usage.parse_openai_usage(parsed.get("usage")), parsed,
+        self._complete(usage.parse_openai_usage(parsed.get("usage"), parsed.get("service_tier")), parsed,
                        _finish_reason(text_or_empty(parsed.get("status")) or "completed", _read_incomplete(parsed)))
         self._whole = parsed
         return None

@@ -44,7 +44,9 @@ function addUp(frame, filter) {
       late: null, hedged: null, cached: null, shed: null, usd_per_h: null, tokens: null, ttft: upstreams[0]?.ttft_s ?? {} };
   }
   const rps = (each) => each.rps ?? (each.n ?? 0) / (frame?.slot_s ?? 1);
-  return { rps: sum(routes, rps), in_flight: sum(routes, (each) => each.in_flight), waiting: sum(routes, (each) => each.waiting),
+  // calls in flight are counted by upstream; a route has its own count where the gateway sends one
+  const active = (value) => Math.max(sum(routes, value), filter.route ? 0 : sum(upstreams, value));
+  return { rps: sum(routes, rps), in_flight: active((each) => each.in_flight), waiting: active((each) => each.waiting),
     failed: mean(routes, rps, (each) => each.failed_ratio), late: mean(routes, rps, (each) => each.late_ratio),
     hedged: mean(routes, rps, (each) => each.hedged_ratio), cached: mean(routes, rps, (each) => each.cached_ratio),
     shed: mean(routes, rps, (each) => each.shed_ratio), usd_per_h: sum(routes, (each) => each.usd_per_h),

@@ -67,8 +67,8 @@ const right = (id, title, render, unit = "") => ({ id, title, unit, align: "righ
 const ROUTE_COLUMNS = [
   { id: "route", title: "Route", render: (row) => html`<${State} state=${stateOf(row)}>${row.route}<//>` },
   right("rps", "Requests", (row) => rate(row.rps ?? 0), "/s"),
-  right("in_flight", "In flight", (row) => count(row.in_flight ?? 0)),
-  right("waiting", "Queue", (row) => count(row.waiting ?? 0)),
+  { ...right("in_flight", "In flight", (row) => count(row.in_flight ?? 0)), isShown: (row) => row.in_flight },
+  { ...right("waiting", "Queue", (row) => count(row.waiting ?? 0)), isShown: (row) => row.waiting },
   right("p50", "p50", (row) => seconds(row.ttft_s?.p50), "TTFT"),
   right("p95", "p95", (row) => seconds(row.ttft_s?.p95), "TTFT"),
   right("p99", "p99", (row) => seconds(row.ttft_s?.p99), "TTFT"),
@@ -127,7 +127,7 @@ function Zero({ frame }) {
 export function View({ address, live, frame, frames, isPaused, theme }) {
   const [hovered, setHovered] = useState(null);
   const filter = { route: address.route, upstream: address.upstream, q: address.q, ...hovered };
-  const windowS = Number(address.window) || 900;
+  const windowS = WINDOWS.some(([value]) => value === address.window) ? Number(address.window) : 900;
   const now = isPaused && frame ? frame.at : Math.max(frame?.at ?? 0, live.silence() ? (frame?.at ?? 0) + live.silence() : 0);
   if (!frame) return html`<p class="note">Waiting for the first frame of <a href=${endpoint("/admin/live")}>/admin/live</a> …</p>`;
   const isIdle = !frames.some((each) => each.routes?.some((route) => route.n || route.rps || route.in_flight));
@@ -149,9 +149,8 @@ export function View({ address, live, frame, frames, isPaused, theme }) {
       selected=${address.upstream} onHover=${(row) => setHovered(row && { upstream: row.name, route: "", q: "" })} /></section>
     <section class="panel"><h2>Findings</h2><${Findings} findings=${frame.findings ?? []} /></section>
     <p class="note">${frame.n_workers ?? 1} ${(frame.n_workers ?? 1) === 1 ? "worker" : "workers"}, CPU ${frame.cpu_ratio === undefined || frame.cpu_ratio === null ? "–" : `${frame.cpu_ratio.toFixed(2)} cores`},
-      memory ${bytes(frame.rss_bytes ?? 0)}, loop lag p99 ${seconds(frame.loop_lag_p99_s ?? 0)}${frame.jobs_queued || frame.jobs_running
-      ? `, jobs ${count(frame.jobs_queued ?? 0)} queued, ${count(frame.jobs_running ?? 0)} running` : ""}. As text:
-      <a href=${endpoint(METRICS)}>/metrics</a> <a href=${endpoint(STATE)}>/debug/state</a> <a href=${endpoint(SNAPSHOT)}>/admin/snapshot</a></p>`;
+      memory ${frame.rss_bytes ? bytes(frame.rss_bytes) : "–"}, loop lag p99 ${seconds(frame.loop_lag_p99_s ?? 0)}${frame.jobs_queued || frame.jobs_running
+      ? `, jobs ${count(frame.jobs_queued ?? 0)} queued, ${count(frame.jobs_running ?? 0)} running` : ""}. As text: <a href=${endpoint(METRICS)}>/metrics</a> <a href=${endpoint(STATE)}>/debug/state</a> <a href=${endpoint(SNAPSHOT)}>/admin/snapshot</a></p>`;
 }
 
 function Chips({ address }) {

@@ -1,0 +1,64 @@
+"""What one worker contributes to snapshots and frames."""
+
+from collections.abc import Callable
+from math import inf
+
+import msgspec
+
+from stayfast.compose.current import CurrentSystem
+from stayfast.core.clock import Clock
+from stayfast.observe.snapshot.probes import WorkerProbes
+from stayfast.observe.snapshot.traffic import TrafficSink
+from stayfast.observe.snapshot.worker_part import BREAKER_STATES, UpstreamGauges, WorkerPart
+from stayfast.pipeline.stages.admit.admission import Admission
+from stayfast.upstreams.state.upstream_state import UpstreamState
+
+
+class SnapshotQuestion(msgspec.Struct, frozen=True):
+    """A message from one worker to another. what: part (from worker 0), or frame, snapshot, history (to worker 0)."""
+
+    what: str
+    since: int = -1  # part: number of the last slot that worker 0 has
+    is_whole: bool = False  # part: with details of the open slot
+    seconds: float = 0.0  # history
+
+
+class SnapshotSource:
+    """What this worker contributes."""
+
+    def __init__(self, traffic: TrafficSink, probes: WorkerProbes, current: CurrentSystem, clock: Clock, *,
+                 flush: Callable[[], None], worker: int, is_draining: Callable[[], bool]) -> None:
+        self._traffic = traffic
+        self._probes = probes
+        self._current = current
+        self._clock = clock
+        self._flush = flush
+        self._worker = worker
+        self._is_draining = is_draining
+
+    def part(self, question: SnapshotQuestion) -> WorkerPart:
+        """To be encoded or merged at once: it shares counts with the running slot."""
+        self._flush()
+        now, changes, admit = self._clock.now(), self._traffic.breaker_changes(3600.0), self._current.admission()
+        return WorkerPart(
+            self._worker, self._traffic.closed_since(question.since), self._traffic.live(has_details=question.is_whole),
+            [describe_upstream(member, now, changes.get(member.upstream.name, 0)) for member in self._current.members()],
+            admit.places.n_waiting if isinstance(admit, Admission) else 0, self._is_draining(),
+            self._probes.collect(is_whole=question.is_whole))
+
+
+def describe_upstream(member: UpstreamState, now: float, n_changes: int) -> UpstreamGauges:
+    part = UpstreamGauges(member.upstream.name, member.is_proven, member.n_in_flight, member.n_waiting,
+                        n_breaker_changes_1h=n_changes)
+    for limited in member.all_limiters:
+        value = limited.limit.value
+        if value < inf and (part.limit is None or value > part.limit):
+            part.limit, part.limit_why = value, limited.limit.why
+    for health in (member.own_health, *member.healths):
+        state = health.breaker.state.value
+        if BREAKER_STATES.index(state) > BREAKER_STATES.index(part.breaker):
+            part.breaker, part.breaker_why = state, health.breaker.why
+        left_s = health.suspended_until - now
+        if left_s > part.suspended_s:
+            part.suspended_s, part.suspended_why = left_s, health.suspend_reason
+    return part
