@@ -366,9 +366,8 @@ class WorkerAggregate:
 
     async def traffic(self) -> bytes:
         """Figures of the requests in the memory of all workers, newest first, as JSON."""
-        rows = await self._list_traffic()
-        for others in await self._query_others(_Question("traffic"), list[TrafficLine]):
-            rows += others
+        others = await self._query_others(_Question("traffic"), list[TrafficLine])
+        rows = [*await self._list_traffic(), *chain.from_iterable(others)]
         rows.sort(key=lambda row: row.arrived_at, reverse=True)
         return msgspec.json.encode(TrafficReport(rows))
 
