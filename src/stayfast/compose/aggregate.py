@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import nlargest
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from platform import python_version
 from typing import Any
@@ -26,7 +26,7 @@ from stayfast.observe.metrics.counters import MetricsSnapshot, Totals
 from stayfast.observe.metrics.definitions import BUILD_INFO, WORKERS
 from stayfast.observe.recent_requests import RecentRequests
 from stayfast.observe.request_filter import wait_s
-from stayfast.observe.traffic_rows import TrafficLine, TrafficReport, list_traffic
+from stayfast.observe.traffic_rows import TrafficLine, TrafficReport, list_in_steps
 from stayfast.observe.waterfall import RequestSummary, Waterfall, build_waterfall, summarize_request, without_details
 from stayfast.server.backend import PurgeFilter, RecentRequestsQuery
 from stayfast.turns.remote_resume import RemoteTurnPart, ResumeRequest
@@ -191,9 +191,8 @@ class WorkerAggregate:
 
     async def traffic(self) -> bytes:
         """Figures of the requests in the memory of all workers, newest first, as JSON."""
-        rows = await self._list_traffic()
-        for others in await self._query_others(_Question("traffic"), list[TrafficLine]):
-            rows += others
+        others = await self._query_others(_Question("traffic"), list[TrafficLine])
+        rows = [*await self._list_traffic(), *chain.from_iterable(others)]
         rows.sort(key=lambda row: row.arrived_at, reverse=True)
         return msgspec.json.encode(TrafficReport(rows))
 
@@ -249,11 +248,7 @@ class WorkerAggregate:
 
     async def _list_traffic(self) -> list[TrafficLine]:
         self.flush_events()
-        newest, rows = self.recent.newest_first(), list[TrafficLine]()
-        while facts := list(islice(newest, _N_FACTS_AT_A_TIME)):
-            rows += list_traffic(facts)
-            await asyncio.sleep(0)
-        return rows
+        return await list_in_steps(self.recent.newest_first())
 
     async def _list_requests(self, query: RecentRequestsQuery) -> list[RequestSummary]:
         self.flush_events()
