@@ -4,10 +4,24 @@ from collections.abc import Iterable, Mapping
 
 from stayfast.core.findings import Finding
 from stayfast.core.snapshot import Snapshot
-from stayfast.policy.findings import latency
+from stayfast.policy.findings import (
+    caches,
+    durable_work,
+    engines,
+    latency,
+    machine,
+    network,
+    prices,
+    prompt_caches,
+    prompts,
+    stores,
+    tenants,
+)
 from stayfast.policy.findings.check import Check
 
-CHECKS: tuple[Check, ...] = (*latency.CHECKS,)
+CHECKS: tuple[Check, ...] = (
+    *latency.CHECKS, *prompts.CHECKS, *prompt_caches.CHECKS, *caches.CHECKS, *stores.CHECKS, *engines.CHECKS,
+    *network.CHECKS, *machine.CHECKS, *tenants.CHECKS, *durable_work.CHECKS, *prices.CHECKS)
 
 
 def _report_elsewhere(_: Snapshot) -> Iterable[Finding]:
@@ -17,8 +31,10 @@ def _report_elsewhere(_: Snapshot) -> Iterable[Finding]:
 # Found by parts that see more than a snapshot, and contained in `Snapshot.reported`.
 REPORTED: tuple[Check, ...] = (
     Check("prompt.moving_prefix", "A part of the prompt changes between requests and ends the provider's cache.",
-          _report_elsewhere),
-    Check("prompt.cache_unread", "The provider's cache is written and never read.", _report_elsewhere),
+          _report_elsewhere,
+          ("prompt.prefix_differs", "prompt.cache_dropped", "prompt.cache_rarely_read", "prompt.long_system")),
+    Check("prompt.cache_unread", "The provider's cache is written and never read.", _report_elsewhere,
+          ("prompt.cache_rarely_read", "prompt.long_system")),
     Check("prompt.field_refused", "An upstream rejects a field that the prompt cache needs.", _report_elsewhere),
     Check("semantic.judge_unclear", "The model that compares answers of a semantic cache gives no verdicts.",
           _report_elsewhere),
