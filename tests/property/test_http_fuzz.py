@@ -14,6 +14,8 @@ from stayfast.server.config import ServerConfig
 from stayfast.server.http_request import LlmHttpRequest
 from stayfast.server.jobs.app import JobsApp
 from stayfast.server.jobs.table import make_endpoints
+from stayfast.server.ui.app import UiApp
+from stayfast.server.ui.sessions import Sessions
 from stayfast.testing import RecordingSink, SimLoop, run
 from tests.server.fakes import ANSWER, CHAT, STREAM, FakeBackend, FakeGateway, get, post
 
@@ -89,8 +91,9 @@ async def talk(loop: SimLoop, parts: list[bytes]) -> tuple[bytes, list[BaseExcep
     tasks = ConnectionTasks(errors.append)
     admin_app = AdminApp(current, clock=loop, version="0", is_draining=lambda: False)
     jobs_app = JobsApp(current, clock=loop, sink=RecordingSink(), make_endpoints=make_endpoints)
+    ui_app = UiApp(current, clock=loop, version="0", sessions=Sessions(bytes(32)), make_session_id=lambda: "0")
     app = GatewayApp(current, clock=loop, sink=RecordingSink(), tasks=tasks, entropy=b"12345678", admin_app=admin_app,
-                     jobs_app=jobs_app, start_trace=None)
+                     jobs_app=jobs_app, ui_app=ui_app, start_trace=None)
     server: HttpServer[LlmHttpRequest] = HttpServer(app, loop, tasks)
     connection = ServerConnection(server)
     wire = Wire(loop, connection)

@@ -126,6 +126,9 @@ class FakeBackend:
     def state(self) -> bytes:
         return b'{"upstreams":{}}'
 
+    def effective_settings(self) -> bytes:
+        return b'{"settings":{},"sources":{}}'
+
     async def metrics(self) -> tuple[str, bytes]:
         return "text/plain; version=0.0.4", b"up 1\n"
 

@@ -73,7 +73,7 @@ def test_auth_open_paths_need_no_key(path: str, metrics_access: MetricsAccess, s
     uvloop.run(main())
 
 
-_PAGES = ("/metrics", "/debug/state", "/admin/cache", f"/admin/cache/{'0' * 64}")
+_PAGES = ("/metrics", "/debug/state", "/admin/settings", "/admin/cache", f"/admin/cache/{'0' * 64}")
 
 
 @pytest.mark.parametrize(("metrics_access", "shown"), [("admin", ()), ("key", ("/metrics",)), ("open", ("/metrics",))])

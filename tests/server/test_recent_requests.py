@@ -9,6 +9,7 @@ import uvloop
 
 from stayfast.cli.explain import draw_waterfall
 from stayfast.core.types import Outcome, Usage
+from stayfast.observe.request_filter import RequestFilter
 from stayfast.observe.waterfall import Waterfall, build_waterfall
 from stayfast.policy.histogram import LogHistogram
 from stayfast.server.backend import RecentRequestsQuery
@@ -43,9 +44,27 @@ def test_requests_endpoint_tenant_sees_own_and_admin_all() -> None:
 
 
 @pytest.mark.sockets
+def test_requests_endpoint_parses_filters() -> None:
+    """Each parameter reaches the query, percent-decoded."""
+    async def main() -> None:
+        async with serving() as running:
+            client = await running.connect()
+            client.send(get("/admin/requests?which=slowest&route=a%2Fb&upstream=u&status=5xx&outcome=failed&since=12.5"))
+            assert (await client.answer())[0] == 200
+            assert running.backend.asked == [RecentRequestsQuery(
+                is_slowest=True, wanted=RequestFilter("a/b", "u", "5xx", "failed", 12.5))]
+
+    uvloop.run(main())
+
+
+@pytest.mark.sockets
 @pytest.mark.parametrize(("path", "status", "param"), [
     ("/admin/requests/none", 404, "id"), ("/admin/requests?n=0", 400, "n"), ("/admin/requests?n=1001", 400, "n"),
     ("/admin/requests?n=%D9%A1", 400, "n"), ("/admin/requests?n=1e3", 400, "n"), ("/admin/requests?which=bad", 400, "which"),
+    ("/admin/requests?status=5", 400, "status"), ("/admin/requests?status=6xx", 400, "status"),
+    ("/admin/requests?outcome=bad", 400, "outcome"), ("/admin/requests?since=nan", 400, "since"),
+    ("/admin/requests?since=-1", 400, "since"), ("/admin/requests?route=", 400, "route"),
+    ("/admin/requests?upstream=" + "u" * 201, 400, "upstream"), ("/admin/requests?router=m", 400, "router"),
     ("/admin/requests/", 404, None), ("/admin", 404, None)])
 def test_requests_endpoint_invalid_parameters_are_400(path: str, status: int, param: str | None) -> None:
     """A 4xx that names what is wrong."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 TIMEOUT_S = 10.0
 N_AT_A_TIME = 12
+JOBS = (("chat", 60.0), ("refused", 20.0), *(("narrow", 2.0),) * 4)  # routes, and seconds until the deadline
 LONG = "You are the assistant of a shop that sells clocks, and you never say what time it is. " * 100  # some 2,000 tokens
 
 SETTINGS = """
@@ -78,6 +79,7 @@ routes:
     cache: {mode: exact, max_temperature: 1, ttl_s: 0.2, stale_while_revalidate_s: 60}
   stored: {upstreams: [quick], cache: {mode: exact, max_temperature: 1, store: disk}}
   unstored: {upstreams: [quick], cache: {mode: exact, max_temperature: 1, store: lost}}
+jobs: {path: jobs}
 """
 
 PROVIDER = """
@@ -106,9 +108,19 @@ def ask(port: int, model: str, *, stream: bool = True, leaves_after: int | None 
     """One chat, or nonsense for the model `""`; a client with `leaves_after` hangs up after so many reads."""
     messages = [{"role": "system", "content": system}] if system else []
     wanted = {"model": model, "stream": stream, "messages": [*messages, {"role": "user", "content": "Hello!"}]}
-    body = json.dumps(wanted) if model else "nonsense"
+    post(port, "/v1/chat/completions", json.dumps(wanted) if model else "nonsense", leaves_after)
+
+
+def submit(port: int, model: str, deadline_s: float) -> None:
+    """One job."""
+    post(port, "/v1/jobs", json.dumps({"endpoint": "/v1/chat/completions", "deadline": deadline_s, "body": {
+        "model": model, "messages": [{"role": "user", "content": "Hello!"}]}}))
+
+
+def post(port: int, path: str, body: str, leaves_after: int | None = None) -> None:
+    """One request on a connection of its own, read to its end."""
     with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as connection:
-        connection.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        connection.sendall(f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
                            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n{body}".encode())
         n_reads = 0
         while n_reads != leaves_after and connection.recv(65_536):
@@ -126,9 +138,15 @@ def traffic(port: int) -> Iterator[None]:
             system = moving + LONG if model in ("recalled", "moved") else ""
             ask(port, model, stream=stream, leaves_after=leaves_after, system=system)
 
+    def later(model: str, deadline_s: float) -> None:
+        if not is_over.is_set():
+            submit(port, model, deadline_s)
+
     def rounds() -> None:
         with ThreadPoolExecutor(N_AT_A_TIME) as pool:
             while not is_over.wait(0.2):
+                for model, deadline_s in JOBS:
+                    pool.submit(later, model, deadline_s)
                 for model, stream, leaves_after in (
                         ("chat", True, None), ("chat", False, None), ("chat", True, 1), ("chat", True, 0),
                         ("through", True, None), ("shaky", True, None), ("shaky", True, None), ("", True, None),

@@ -149,3 +149,26 @@ def test_sim_any_body_is_answered(sim: Sim, path: str, more: dict[str, Any], *, 
     assert answer.status in (200, 400)
     if answer.status == 400:
         assert json.loads(said)["error"]["message"]
+
+
+def test_control_engine_figures_are_on_the_page_of_metrics(sim: Sim) -> None:
+    assert sim.control("POST", "engine", {"figures": {"waiting": 40, "kv_used_ratio": 0.97}, "provider": "openai"})[0] == 200
+    page = get_text(sim, "/openai/metrics")
+    assert 'vllm:num_requests_waiting{engine="0",model_name="openai"} 40\n' in page
+    assert 'vllm:num_requests_waiting{engine="0",model_name="anthropic"} 0\n' in get_text(sim, "/anthropic/metrics")
+    assert sim.control("POST", "engine", {"figures": None})[0] == 200
+    assert "} 40\n" not in get_text(sim, "/openai/metrics")
+
+
+@pytest.mark.parametrize("figures", [{"waiting": -1}, {"kv_used_ratio": 2}, {"speed": 1}])
+def test_control_engine_wrong_figures_are_refused(sim: Sim, figures: Any) -> None:
+    assert sim.control("POST", "engine", {"figures": figures})[0] == 400
+
+
+def get_text(sim: Sim, path: str) -> str:
+    connection = HTTPConnection("127.0.0.1", sim.port, timeout=10)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()

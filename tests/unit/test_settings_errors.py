@@ -203,6 +203,14 @@ def test_override_invalid_value_names_variable_or_flag() -> None:
         '--port: server.port: must be a whole number from 0 to 65535, not "x"']
 
 
+@pytest.mark.parametrize(("upstream", "host"), [
+    ("{kind: openai, key: k, engine_metrics: auto}", "api.openai.com"),
+    ("{kind: anthropic, key: k, base_url: 'http://h', engine_metrics: vllm}", "h")])
+def test_engine_metrics_of_a_hosted_api_are_refused(upstream: str, host: str) -> None:
+    (line,) = complaints(f"upstreams: {{a: {upstream}}}\n{ROUTE}")
+    assert f"engine_metrics: must be off for {host}" in line
+
+
 def test_embedded_engine_not_runnable_is_reported() -> None:
     """A model that is not there is a mistake in the settings, not a crash loop later."""
     with pytest.raises(SettingsError, match=r"x:1:\d+: upstreams.e.model: '/nope.gguf' cannot be read"):

@@ -133,6 +133,8 @@ def _parser() -> argparse.ArgumentParser:
 
     check = commands.add_parser("check", help="check a settings file")
     check.add_argument("file", nargs="?", help="settings (default: as for serve)")
+    check.add_argument("--effective", action="store_true", help="print all settings as YAML, with the source of each that "
+                       "is not a default")
     check.add_argument("--live", action="store_true", help="also reach each upstream: DNS, TLS, key, model, one token (it "
                        "costs a token)")
 
@@ -184,8 +186,25 @@ def _add_monitoring(commands: "argparse._SubParsersAction[Command]") -> None:
     top.add_argument("--key-env", metavar="NAME", help="the variable of the environment that holds a key")
 
     explain = commands.add_parser("explain", help="show where the time of a recent request went")
-    explain.add_argument("request_id", metavar="REQUEST-ID", help="the answer's x-request-id")
+    which = explain.add_mutually_exclusive_group(required=True)
+    which.add_argument("request_id", metavar="REQUEST-ID", nargs="?", help="the answer's x-request-id")
+    which.add_argument("--last", action="store_true", help="the request that ended last")
+    which.add_argument("--slowest", action="store_true", help="the slowest of the remembered requests")
     _add_gateway_options(explain)
+
+    listing = commands.add_parser("requests", help="list the last or the slowest requests of a running gateway")
+    order = listing.add_mutually_exclusive_group()
+    order.add_argument("--slowest", dest="which", action="store_const", const="slowest", help="the slowest first")
+    order.add_argument("--notable", dest="which", action="store_const", const="notable",
+                       help="only slow, failed, retried and degraded ones, which are remembered longer")
+    listing.set_defaults(which="all")
+    listing.add_argument("-n", type=int, default=20, help="most so many (default: %(default)s)")
+    listing.add_argument("--route", help="of this route")
+    listing.add_argument("--upstream", help="with a call to this upstream")
+    listing.add_argument("--status", help="with this status, for example 503 or 5xx")
+    listing.add_argument("--outcome", help="ok, degraded, client_left, failed or rejected")
+    listing.add_argument("--since", metavar="TIME", help="ended within this time, for example 5m")
+    _add_gateway_options(listing)
 
 
 def _add_warm(commands: "argparse._SubParsersAction[Command]") -> None:

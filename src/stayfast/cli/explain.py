@@ -1,4 +1,4 @@
-"""`stayfast explain REQUEST-ID`: shows where the time of one request went."""
+"""`stayfast explain`: shows where the time of one request went."""
 
 import argparse
 import shutil
@@ -10,6 +10,7 @@ import msgspec
 
 from stayfast.cli import print_message
 from stayfast.cli.admin_client import AdminRequestFailed, GatewayUnreachable, send
+from stayfast.cli.requests import RequestListing
 from stayfast.observe.waterfall import AttemptLane, StepSpent, Waterfall, format_s, format_spent
 from stayfast.settings import read_environment
 
@@ -24,7 +25,10 @@ _MAX_DEPTH = 3
 def run(arguments: argparse.Namespace) -> int:
     """Print the waterfall. Status 1: the request is unknown or no longer stored; 2: the gateway is unreachable."""
     try:
-        body = send(arguments, "GET", f"/admin/requests/{quote(arguments.request_id, safe='')}")
+        body = send(arguments, "GET", f"/admin/requests/{quote(_find_id(arguments), safe='')}")
+    except _NothingFound:
+        print_message("stayfast explain: the gateway has answered no request yet")
+        return 1
     except (GatewayUnreachable, AdminRequestFailed) as error:
         print_message(f"stayfast explain: {error}")
         return 1 if isinstance(error, AdminRequestFailed) and error.status == 404 else 2
@@ -40,6 +44,21 @@ def run(arguments: argparse.Namespace) -> int:
         text = text.translate(_ASCII).encode("ascii", "replace").decode()
     sys.stdout.write(text)
     return 0
+
+
+class _NothingFound(Exception):
+    """The gateway remembers no request."""
+
+
+def _find_id(arguments: argparse.Namespace) -> str:
+    """The given id, or that of the last or the slowest request. Raises _NothingFound."""
+    if arguments.request_id is not None:
+        return str(arguments.request_id)
+    which = "slowest" if arguments.slowest else "all"
+    found = msgspec.json.decode(send(arguments, "GET", f"/admin/requests?n=1&which={which}"), type=RequestListing).data
+    if not found:
+        raise _NothingFound
+    return found[0].request_id
 
 
 def draw_waterfall(waterfall: Waterfall, n_columns: int, *, is_red: bool = False) -> str:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
+from secrets import token_hex
 
 from stayfast import __version__, compose
 from stayfast.cli import curl_example, print_message
@@ -20,6 +21,7 @@ from stayfast.compose.live_check import check_upstreams
 from stayfast.core.clock import SystemClock
 from stayfast.core.units import make_printable
 from stayfast.lab.simulated.settings import KINDS
+from stayfast.server.ui_paths import PAGE
 from stayfast.settings import (
     BUILT_IN,
     EmbeddedUpstream,
@@ -37,6 +39,7 @@ from stayfast.settings import (
     read_environment,
     read_settings_file,
 )
+from stayfast.settings.effective import SettingsReport, settings_as_yaml
 from stayfast.turns.function import file_state
 from stayfast.workers.channels import ParentChannel, WorkerPeers, runtime_directory
 from stayfast.workers.supervisor import (
@@ -99,6 +102,9 @@ def check(arguments: argparse.Namespace) -> int:
     if wrong := find_unusable_files(settings):
         print_message("\n".join(f"{source.name}: {one}" for one in wrong))
         return 1
+    if arguments.effective:
+        sys.stdout.write(settings_as_yaml(SettingsReport(settings).read()))
+        return 0
     sys.stdout.write("\n".join((_summarize(settings), *prefix_rules(settings))) + "\n")
     _print_warnings(source, settings)
     if why := explain_missing_packages(settings):
@@ -177,11 +183,13 @@ def _run_parent(given: CommandLineSettings, settings: Settings) -> int:
     socket_name = given.variables.get("NOTIFY_SOCKET")
     engines: dict[str, Address] = {}
     last_good, turns = given.find(), turn_file_states(settings)
+    session_secret = token_hex(32)
 
     def snapshot() -> bytes:
         return json.dumps({
             "turns": turns,  # part of the snapshot: an unchanged one is not sent
             "name": last_good.name, "text": last_good.text, "model": given.model, "engines": engines, "folder": folder,
+            "session_secret": session_secret,
             "overrides": [[*override.path, override.text, override.source] for override in (*given.overrides, listening)],
         }).encode()
 
@@ -239,7 +247,8 @@ def _run_worker(place: str, variables: Mapping[str, str]) -> int:
     siblings = WorkerPeers(parent_state.runtime_directory(), n, n_workers)
     try:
         return compose.serve(settings, siblings=siblings, n_workers=n_workers, reload=parent_state.load,
-                             engines=parent_state.engine_addresses, on_listening=on_listening, on_draining=lambda: None)
+                             engines=parent_state.engine_addresses, on_listening=on_listening, on_draining=lambda: None,
+                             session_secret=parent_state.session_secret())
     except OSError as error:
         if error.errno not in _CANNOT_LISTEN:
             raise
@@ -271,6 +280,10 @@ class ParentState:
         path = json.loads(self._lifeline.config_snapshot)["folder"]
         return Path(path) if path is not None else None
 
+    def session_secret(self) -> bytes:
+        """Signs the sessions of the page, for all workers alike."""
+        return bytes.fromhex(json.loads(self._lifeline.config_snapshot)["session_secret"])
+
     def engine_addresses(self) -> Mapping[str, Address]:
         """Addresses of the ready embedded engines, by upstream."""
         return {name: (host, port) for name, (host, port) in json.loads(self._lifeline.config_snapshot)["engines"].items()}
@@ -282,6 +295,8 @@ def startup_message(settings: Settings, addresses: Sequence[tuple[str, int]], ve
     url = f"http://{_client_host(host)}:{port}/v1"
     bound = "" if _client_host(host).strip("[]") == host else f" ({host}, port {port})"
     lines = [f"stayfast {version} listens on {url}{bound}", f"models: {', '.join(settings.routes)}"]
+    if settings.server.has_page:
+        lines.append(f"page: {url.removesuffix('/v1')}{PAGE}")
     model = _model_to_try(settings)
     if model is not None:
         key = '-H "authorization: Bearer $STAYFAST_KEY"' if settings.server.demands_key else ""

@@ -38,7 +38,7 @@ from stayfast.workers.sync import WorkerSync
 
 MAX_SECTION_CHARS = 8
 NO_FLEET = "fleet.url is not set: this gateway shares nothing with others"
-_OWN_SECTIONS = ("workers", "log", "fleet")  # may differ between gateways
+_OWN_SECTIONS = ("workers", "log", "fleet", "sources")  # may differ between gateways
 FIRST_S, LONGEST_S = 1.0, 15.0  # between two tries to announce epochs
 
 

@@ -93,13 +93,15 @@ class Process:
             self._observers.leases.begin(self._tasks.spawn)
         return self._current
 
-    def make_hooks(self, on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> ServerHooks:
-        """The hooks of the HTTP server."""
+    def make_hooks(self, on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None],
+                   session_secret: bytes | None) -> ServerHooks:
+        """The hooks of the HTTP server. session_secret: the parent's; None without a parent."""
         tracing = self._observers.tracing
         return ServerHooks(clock=self._clock, sink=self._observers.sink, entropy=os.urandom(8), version=__version__,
                     on_error=self.report, on_listening=on_listening, on_draining=on_draining,
                     on_reload=self.reload, start_trace=tracing.start_trace if tracing is not None else None,
-                    held_bytes=self._observers.held, socket_counts=self._observers.sockets)
+                    held_bytes=self._observers.held, socket_counts=self._observers.sockets,
+                    session_secret=session_secret)
 
     def drain(self) -> None:
         """Claim no more jobs."""
@@ -228,11 +230,11 @@ class Process:
 
 
 def serve(settings: Settings, *, siblings: WorkerPeers, n_workers: int, reload: Callable[[], Settings],
-          engines: EngineAddresses | None,
-          on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None]) -> int:
+          engines: EngineAddresses | None, on_listening: Callable[[Sequence[Address]], None],
+          on_draining: Callable[[], None], session_secret: bytes | None = None) -> int:
     """Serve until a signal; returns the exit status. engines: None: this process runs them itself."""
     async def answer_requests(process: Process, current: ActiveSystem, draining: Callable[[], None]) -> int:
-        return await run(current, process.make_hooks(on_listening, draining), reuse_port=n_workers > 1)
+        return await run(current, process.make_hooks(on_listening, draining, session_secret), reuse_port=n_workers > 1)
 
     return run_process(settings, siblings=siblings, n_workers=n_workers, reload=reload, engines=engines,
                        on_draining=on_draining, until_stopped=answer_requests)

@@ -7,6 +7,8 @@ from functools import partial
 from random import Random
 from typing import Literal
 
+import msgspec
+
 from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate
 from stayfast.compose.assembly import assemble
 from stayfast.compose.caching import SemanticCaches, Stores, make_embedding, make_refresher, make_stores, prefix_state
@@ -52,6 +54,7 @@ from stayfast.server.config import ServerConfig
 from stayfast.server.sockets.counts import SocketCounts
 from stayfast.settings import AddedUpstream, HttpUpstream, Settings, TurnUpstreamSettings, read_environment
 from stayfast.settings import Upstream as UpstreamSettings
+from stayfast.settings.effective import SettingsReport
 from stayfast.stores.embedder import Embedders
 from stayfast.turns.function import import_turn_function
 from stayfast.turns.served import ServedTurn
@@ -141,6 +144,7 @@ class System:
     leases: QuotaLeases | None = None  # None: no other gateway shares the quotas
     refresher: PrefixRefresher | None = None  # None: no route has a budget for refreshing prompt caches
     jobs: JobService | None = None  # None: this process has none
+    effective: SettingsReport | None = None  # None: in a laboratory
 
     @property
     def config(self) -> ServerConfig:
@@ -166,6 +170,10 @@ class System:
         routes = gateway.router.routes
         return state_report(self.registry, routes, gateway.admit, prefix=prefix_state(routes, now),
                             fleet=quota_state(self.leases), worker=self.together.peers.n, now=now)
+
+    def effective_settings(self) -> bytes:
+        """The effective settings and their sources, as JSON."""
+        return msgspec.json.encode((self.effective or SettingsReport(self.settings)).read())
 
     async def metrics(self) -> tuple[str, bytes]:
         return CONTENT_TYPE, await self.together.metrics() if self.settings.metrics.enabled else b""
@@ -202,7 +210,8 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()),
                                    peer_addresses(settings), observers.leases))
     return System(settings, gateway, registry, prober, observers.aggregate, open_stores, turns, embedding=embeds,
-                  leases=observers.leases, refresher=make_refresher(named, registry, clock, sink), jobs=jobs)
+                  leases=observers.leases, refresher=make_refresher(named, registry, clock, sink), jobs=jobs,
+                  effective=SettingsReport(settings, old.effective if old is not None else None, clock.wall()))
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,

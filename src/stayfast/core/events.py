@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from stayfast.core.samples import PromptSampled, QuotaReported
 from stayfast.core.steps import StepDone
 from stayfast.core.types import Api, Outcome, Stage, Usage
 
@@ -94,6 +95,9 @@ class AttemptDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     response_id: str | None = None  # the upstream's name for its answer
     response_model: str | None = None  # the model that the upstream named in its answer
     is_estimated: bool = False  # the upstream did not report all of `usage`, because the attempt was cancelled
+    n_running: int = 0  # calls of this process at the upstream when it started, itself included
+    n_content: int = 0  # events with content
+    last_s: float | None = None  # from its start to its last content; None: there was none
 
 
 class Hedged(msgspec.Struct, frozen=True, gc=False):
@@ -201,6 +205,7 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     cache_key: bytes | None = None  # of the cached answer, or of the entry that stores this answer
     params: RequestParams | None = None  # None: not traced
     role: str = ""  # job: an attempt at a job; empty: a request of a client
+    is_client_retry: bool = False  # the client's SDK announces that it retries
 
     @property
     def own_s(self) -> float | None:
@@ -252,13 +257,14 @@ class KeysFailed(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConnectionOpened(msgspec.Struct, frozen=True, gc=False):
-    """A new connection to an upstream. `handshake_s` covers TCP and TLS."""
+    """A new connection to an upstream. `handshake_s` covers TCP and TLS; `connect_s`: TCP alone."""
 
     upstream: str
     handshake_s: float
     http_version: str
     tls: bool = False
     tls_resumed: bool = False
+    connect_s: float | None = None
 
 
 class ConnectionReused(msgspec.Struct, frozen=True, gc=False):
@@ -438,7 +444,7 @@ Fact = (StageDone | TokenGaps | AttemptDone | RequestDone | RequestRefused | Con
         | ProbeFailed | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreCallDone
         | StoreChanged | PrefixFinding | SemanticLookup | SemanticJudged | JudgeUnclear | Renewed | Retried | Ejected
         | TurnFailed | KeysFailed | ConnectionsClosed | DescriptorsExhausted | JobEnded | JobReturned | JobLeaseLost
-        | JobsSwept | JobStoreCalled)
+        | JobsSwept | JobStoreCalled | PromptSampled | QuotaReported)
 
 
 def describe_budget(spent: float, budget: float) -> str:

@@ -89,7 +89,12 @@ class RecentRequests:
         return (fact for fact in found if request_id in (fact.request_id, _job_of(fact.request_id)))
 
     def newest_first(self, *, is_notable: bool = False) -> Iterator[RequestDone]:
-        return map(self._decoder.decode, self._notable if is_notable else self._all)
+        """The requests at the time of the call; later ones do not disturb the iteration."""
+        return map(self._decoder.decode, list(self._notable if is_notable else self._all))
+
+    def both_lists(self) -> Iterator[RequestDone]:
+        """Each stored request once, in no order."""
+        return map(self._decoder.decode, list({*self._notable, *self._all}))
 
 
 def _job_of(request_id: str) -> str | None:

@@ -122,6 +122,23 @@ class RequestSummary(msgspec.Struct, omit_defaults=True):
     route: str | None = None
     upstream: str | None = None
     ttft_ms: float | None = None
+    model: str = ""  # as the client sent it
+    tenant: str | None = None
+    degraded: str | None = None
+    cache: str | None = None  # result of the route's cache
+    is_stream: bool = False
+    is_hedged: bool = False
+    n_attempts: int = 0
+    input_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    cost_usd: float | None = None
+    role: str = ""  # job: an attempt at a job
+
+    @property
+    def wait_ms(self) -> float:
+        """Time to the first token; without one, to the end."""
+        return self.ttft_ms if self.ttft_ms is not None else self.ms
 
 
 def without_details(fact: RequestDone) -> RequestDone:
@@ -132,9 +149,14 @@ def without_details(fact: RequestDone) -> RequestDone:
 
 
 def summarize_request(fact: RequestDone) -> RequestSummary:
-    return RequestSummary(fact.request_id, fact.wall_at, fact.status, outcome_of(fact),
-                          _ms(fact.ended_at - fact.accepted_at),
-                  next(explain_request(fact, None)), fact.route, fact.upstream, _ms_or_none(fact.ttft_s))
+    usage = fact.usage
+    return RequestSummary(
+        fact.request_id, fact.wall_at, fact.status, outcome_of(fact), _ms(fact.ended_at - fact.accepted_at),
+        next(explain_request(fact, None)), fact.route, fact.upstream, _ms_or_none(fact.ttft_s), fact.model[:MAX_MODEL_CHARS],
+        fact.tenant, fact.degraded, fact.cache, fact.stream, any(attempt.is_hedge for attempt in fact.attempts),
+        len(fact.attempts), usage.input_total if usage is not None else None,
+        usage.cached_read if usage is not None else None, usage.output if usage is not None else None, fact.cost_usd,
+        fact.role)
 
 
 def build_waterfall(fact: RequestDone, usual: LogHistogram) -> Waterfall:

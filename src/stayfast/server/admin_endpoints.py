@@ -15,21 +15,22 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected
 from stayfast.http.server.asgi import Message, Scope
-from stayfast.server.backend import ActiveSystem, PurgeFilter, RecentRequestsQuery
+from stayfast.server.backend import ActiveSystem, PurgeFilter
 from stayfast.server.openapi import document
 from stayfast.server.paths import (
     CACHE,
     GATEWAYS,
-    MAX_LISTED,
     METRICS,
     MODELS,
     REQUESTS,
+    SETTINGS,
     STATE,
     error_dialect,
     parse_cache_key,
     parse_model_id,
     parse_request_id,
 )
+from stayfast.server.requests_query import parse_requests_query
 from stayfast.wire.errors import encode_error
 from stayfast.wire.local_answers import render_model_list
 
@@ -108,10 +109,14 @@ class AdminApp:
         if path in MODELS:
             return render_model_list(self._current.backend.models(), self._created)
         if path == REQUESTS:
-            return await self._current.backend.together.recent_requests(self._requests_query(scope))
+            return await self._current.backend.together.recent_requests(parse_requests_query(
+                scope["query_string"].decode("latin-1"), self._visible_tenant(scope)))
         if path == STATE:
             self._require_admin(scope)
             return self._current.backend.state()
+        if path == SETTINGS:
+            self._require_admin(scope)
+            return self._current.backend.effective_settings()
         if path == GATEWAYS:
             self._require_admin(scope)
             return await self._current.backend.together.gateways()
@@ -178,15 +183,6 @@ class AdminApp:
         """The only tenant whose requests the client may see; None (all) for admins, and without authentication."""
         tenant: str | None = scope["state"]["tenant"]
         return None if tenant in self._current.config.admins else tenant
-
-    def _requests_query(self, scope: Scope) -> RecentRequestsQuery:
-        given = parse_qs(scope["query_string"].decode("latin-1"))
-        n, which = given.get("n", ["50"])[-1], given.get("which", ["all"])[-1]
-        if not (n.isascii() and n.isdigit() and len(n) <= 4 and 1 <= int(n) <= MAX_LISTED):
-            raise Rejected(f"n must be a whole number from 1 to {MAX_LISTED}.", param="n")
-        if which not in ("all", "notable"):
-            raise Rejected("which must be all or notable.", param="which")
-        return RecentRequestsQuery(int(n), which == "notable", self._visible_tenant(scope))
 
 
 def _ok(body: bytes) -> Page:

@@ -65,6 +65,8 @@ from stayfast.server.sockets.counts import SocketCounts
 from stayfast.server.sockets.endpoints import allow_origin, answer_socket, check_offer
 from stayfast.server.sockets.hub import SocketHub
 from stayfast.server.sockets.paths import socket_label
+from stayfast.server.ui.app import UiApp
+from stayfast.server.ui_paths import is_page_path, may_read_by_session, needs_no_key
 from stayfast.wire.client_headers import rate_limit_lines
 from stayfast.wire.errors import encode_error, encode_error_event
 from stayfast.wire.sse import encode_comment
@@ -85,12 +87,12 @@ class GatewayApp:
     """What all requests of one loop share: the running system, request ids, the headers of every response."""
 
     __slots__ = ("active", "admin_app", "clock", "date", "doors", "failed_keys", "held_bytes", "ids", "jobs_app", "sink",
-                 "sockets", "start_trace", "tasks")
+                 "sockets", "start_trace", "tasks", "ui_app")
 
     request_type = LlmHttpRequest
 
     def __init__(self, current: ActiveSystem, *, clock: Clock, sink: Sink, tasks: ConnectionTasks, entropy: bytes,
-                 admin_app: AsgiApp, jobs_app: JobsApp, start_trace: StartTrace | None,
+                 admin_app: AsgiApp, jobs_app: JobsApp, ui_app: UiApp, start_trace: StartTrace | None,
                  held_bytes: HeldBytes | None = None, socket_counts: SocketCounts | None = None) -> None:
         self.active = current
         self.clock = clock
@@ -98,6 +100,7 @@ class GatewayApp:
         self.tasks = tasks
         self.admin_app = admin_app
         self.jobs_app = jobs_app  # for the paths of server.job_paths
+        self.ui_app = ui_app
         self.doors = LlmDoors(current, clock, LiveStreams(clock, tasks.report_error))
         self.start_trace = start_trace  # None: no tracing; the caller's span is passed on
         self.held_bytes = held_bytes if held_bytes is not None else HeldBytes(current.config.max_buffered_bytes)
@@ -199,16 +202,27 @@ class GatewayApp:
     def _authenticate(self, request: LlmHttpRequest) -> None:
         """Set `tenant`, unless the path is open. Raises Rejected."""
         current = self.active
-        if request.path in OPEN_PATHS or (request.path == METRICS and current.config.metrics_access == "open"):
+        path, config = request.path, current.config
+        if path in OPEN_PATHS or (path == METRICS and config.metrics_access == "open"):
             return
+        if is_page_path(path) and not config.has_page:
+            raise wrong_method_error(request.method, path, ())
         try:
-            request.tenant = current.keys.authenticate(request.fields)
+            if not needs_no_key(path):
+                request.tenant = self._authenticate_session(request) or current.keys.authenticate(request.fields)
         except Rejected as error:
             if error.status == HTTPStatus.UNAUTHORIZED:
                 self._count_failed_key(request)
             raise
         if current.is_for_this_machine:
             check_host(request.fields)
+
+    def _authenticate_session(self, request: LlmHttpRequest) -> str | None:
+        """The admin whose browser has signed in to the page and now reads its data; None without a valid cookie."""
+        config = self.active.config
+        if not (config.demands_key and config.has_page and may_read_by_session(request.method, request.path)):
+            return None
+        return self.ui_app.sessions.authenticate(request.fields, config, self.clock.wall())
 
     def _count_failed_key(self, request: LlmHttpRequest) -> None:
         """Raises Rejected (429) instead of the 401 for an address with too many of them."""
@@ -249,7 +263,8 @@ async def answer_other(app: GatewayApp, connection: ServerConnection[LlmHttpRequ
     response = AsgiResponse(connection, request, lambda: app.own_lines(request), _ASGI_RESERVED)
     scope = make_scope(request, connection.peer_address(), {
         "request_id": request_id, "tenant": request.tenant, "accepted_at": request.accepted_at})
-    answer = app.jobs_app if find_template(request.path) is not None else app.admin_app
+    is_job = find_template(request.path) is not None
+    answer: AsgiApp = app.jobs_app if is_job else app.ui_app if is_page_path(request.path) else app.admin_app
     try:
         await answer(scope, response.receive, response.send)
         if not response.is_whole:

@@ -10,6 +10,7 @@ import msgspec
 
 from stayfast.core.types import Request
 from stayfast.jobs.service import JobService
+from stayfast.observe.request_filter import RequestFilter
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.auth import KeyTable
@@ -23,6 +24,8 @@ class RecentRequestsQuery(msgspec.Struct, frozen=True):
     n: int = 50
     is_notable: bool = False  # only slow or failed ones, which are kept longer
     tenant: str | None = None  # None: all tenants
+    is_slowest: bool = False  # the slowest of both lists first, instead of the newest
+    wanted: RequestFilter = RequestFilter()
 
 
 class PurgeFilter(msgspec.Struct, frozen=True):
@@ -91,6 +94,9 @@ class Backend(Protocol):
 
     def state(self) -> bytes:
         """The live state of this process's upstreams and routes, as JSON."""
+
+    def effective_settings(self) -> bytes:
+        """`settings` as in a file with secrets hidden, and `sources` by dotted path, as JSON."""
 
     async def metrics(self) -> tuple[str, bytes]:
         """Content type and text for /metrics."""

@@ -73,6 +73,8 @@ class ServerConfig:
         "Requests per minute and address with a wrong key before 429, per worker. Valid keys are not affected.",
         minimum=1, maximum=1_000_000)] = 30
 
+    ui: Annotated[Literal["on", "off"], SettingDoc(
+        "The page at /ui: open on loopback without keys, else by an admin key.")] = "on"
     websocket_origins: Annotated[tuple[str, ...], SettingDoc(
         "Origins of web pages that may open WebSockets, for example https://app.example.com; `*`: any. Pages of the "
         "gateway's own host, and programs, always may.")] = ()
@@ -95,6 +97,10 @@ class ServerConfig:
     @property
     def demands_key(self) -> bool:
         return self.auth == "required" or (self.auth == "auto" and bool(self.keys))
+
+    @property
+    def has_page(self) -> bool:
+        return self.ui == "on"
 
     @property
     def grace_s(self) -> float:

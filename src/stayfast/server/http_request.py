@@ -21,7 +21,7 @@ from stayfast.wire.trace_context import parse_traceparent
 HOP = HOP_HEADER.encode()
 _KNOWN = frozenset((
     b"content-type", b"content-encoding",
-    b"authorization", b"x-api-key", b"x-goog-api-key", b"sec-fetch-site",
+    b"authorization", b"x-api-key", b"x-goog-api-key", b"sec-fetch-site", b"cookie",
     b"x-request-id", b"x-stayfast-keepalive",
     b"x-request-timeout", b"x-stayfast-deadline", b"x-litellm-timeout", b"x-request-timeout-ms", b"x-stayfast-deadline-ms",
     b"x-deadline-ms", b"x-envoy-expected-rq-timeout-ms", b"grpc-timeout",

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from secrets import token_bytes, token_hex
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
@@ -28,6 +29,8 @@ from stayfast.server.jobs.app import JobsApp
 from stayfast.server.jobs.table import make_endpoints
 from stayfast.server.paths import shutting_down_error
 from stayfast.server.sockets.counts import SocketCounts
+from stayfast.server.ui.app import UiApp
+from stayfast.server.ui.sessions import Sessions
 
 DRAINED, CUT_OFF = 0, 1  # exit statuses
 _CLOSE_S = 1.0  # for cancelled Tasks to end and sockets to close
@@ -45,6 +48,7 @@ class ServerHooks:
     on_listening: Callable[[Sequence[tuple[str, int]]], None]  # with its addresses, once it accepts connections
     on_reload: Callable[[], None]  # SIGHUP
     on_draining: Callable[[], None]  # the first SIGTERM or SIGINT
+    session_secret: bytes | None = None  # 32 random bytes that all workers share; None: this server's own
     admin_app: AsgiApp | None = None  # None: `admin_endpoints.AdminApp`
     start_trace: StartTrace | None = None  # None: no tracing
     socket_counts: SocketCounts | None = None  # for the metrics
@@ -64,9 +68,11 @@ class GatewayServer:
         admin_app = host.admin_app or AdminApp(current, clock=host.clock, version=host.version,
                                                is_draining=lambda: self.http.is_draining)
         tasks = ConnectionTasks(host.on_error)
+        ui_app = UiApp(current, clock=host.clock, version=host.version, make_session_id=partial(token_hex, 16),
+                       sessions=Sessions(host.session_secret or token_bytes(32)))
         self.app = GatewayApp(current, clock=host.clock, sink=host.sink, tasks=tasks, entropy=host.entropy,
                               admin_app=admin_app, start_trace=host.start_trace, held_bytes=host.held_bytes,
-                              socket_counts=host.socket_counts,
+                              socket_counts=host.socket_counts, ui_app=ui_app,
                               jobs_app=JobsApp(current, clock=host.clock, sink=host.sink, make_endpoints=make_endpoints))
         self.http: HttpServer[LlmHttpRequest] = HttpServer(self.app, host.clock, tasks, host.sink)
 

@@ -11,7 +11,8 @@ from stayfast.server.batch_openapi import batch_paths
 from stayfast.server.http_request import LLM_PATHS
 from stayfast.server.job_openapi import SCHEMAS as JOB_SCHEMAS
 from stayfast.server.job_openapi import job_paths
-from stayfast.server.paths import CACHE, GATEWAYS, HEALTH, MAX_LISTED, REQUESTS, STATE
+from stayfast.server.paths import CACHE, GATEWAYS, HEALTH, MAX_LISTED, REQUESTS, SETTINGS, STATE
+from stayfast.server.requests_query import LISTS, OUTCOMES
 from stayfast.wire.chat.request import ChatRequest, CompletionsRequest, EmbeddingsRequest
 from stayfast.wire.messages.request import CountRequest, MessagesRequest
 from stayfast.wire.responses.request import ResponsesRequest
@@ -128,6 +129,12 @@ _GATEWAYS: Json = {
             "config": {"type": "string"}, "breakers": {"type": "array", "items": {"type": "object"}},
             "answers": {"type": "boolean"}}}}},
 }
+_SETTINGS: Json = {
+    "type": "object", "required": ["settings", "sources"],
+    "properties": {"settings": {"type": "object", "description": "As in a settings file; secrets are \"(hidden)\"."},
+                   "sources": {"type": "object", "additionalProperties": {"type": "string"},
+                               "description": "By dotted path, such as stayfast.yaml:12; missing: the default."}},
+}
 _STORED_ANSWER: Json = {
     "type": "object", "required": ["route", "kept_at", "bytes"],
     "properties": {"route": {"type": "string"}, "tenant": {"type": ["string", "null"]}, "kept_at": {"type": "number"},
@@ -142,8 +149,14 @@ _FORGETTING: list[Json] = [
      "schema": {"const": "true"}}]
 _LISTING: list[Json] = [
     {"name": "n", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": MAX_LISTED, "default": 50}},
-    {"name": "which", "in": "query", "description": "notable: slow or failed requests, which are kept longer.",
-     "schema": {"enum": ["all", "notable"], "default": "all"}},
+    {"name": "which", "in": "query", "description": "notable: slow or failed requests, which are kept longer. slowest: by "
+     "time to the first token, without one by whole time.", "schema": {"enum": [*LISTS], "default": "all"}},
+    *({"name": name, "in": "query", "schema": {"type": "string", "minLength": 1, "maxLength": 200}}
+      for name in ("route", "upstream")),
+    {"name": "status", "in": "query", "schema": {"type": "string", "pattern": "^[1-5]([0-9]{2}|xx)$"}},
+    {"name": "outcome", "in": "query", "schema": {"enum": [*OUTCOMES]}},
+    {"name": "since", "in": "query", "description": "Only requests that ended then or later, in seconds since 1970.",
+     "schema": {"type": "number", "minimum": 0}},
 ]
 _ABOUT = """\
 An LLM gateway that keeps its deadlines. Integers must be written without a fraction: 57.0 is refused where an integer is \
@@ -184,7 +197,7 @@ def document(version: str) -> Json:
         "components": {
             "schemas": components | {"Error": _ERROR, "MessagesError": _ERROR_OF_MESSAGES, "Model": _MODEL,
                                      "Models": _MODELS, "Health": _HEALTH, "Requests": _REQUESTS,
-                                     "State": _STATE, "Caches": _CACHES, "Gateways": _GATEWAYS,
+                                     "State": _STATE, "Settings": _SETTINGS, "Caches": _CACHES, "Gateways": _GATEWAYS,
                                      "Forgotten": _FORGOTTEN, **JOB_SCHEMAS, **BATCH_SCHEMAS,
                                      "Kept": _STORED_ANSWER} | waterfalls,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"},
@@ -229,6 +242,8 @@ def _cold_paths() -> Json:
         "delete": _cold("forget_one", "Remove one stored answer, for admins.", "Forgotten",
                         refused | {"400": _REFUSALS["400"]}),
     }
+    paths[SETTINGS] = {"get": _cold("settings", "The effective settings, and where each comes from, for admins.", "Settings",
+                                    refused)}
     paths[GATEWAYS] = {"get": _cold("gateways", "The gateways that share state, for admins.", "Gateways", refused)}
     paths[STATE] = {"get": _cold("state", "The live state of this process's upstreams, for admins.", "State", refused)}
     responses: Json = {status: _error(description) for status, description in refused.items()}

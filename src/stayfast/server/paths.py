@@ -4,17 +4,19 @@ from stayfast.core.errors import Rejected, Shed
 from stayfast.core.types import Api
 from stayfast.server.http_request import LLM_ENDPOINTS
 from stayfast.server.job_paths import find_template, job_methods, job_socket_label
+from stayfast.server.ui_paths import PAGE, is_page_path, page_methods
 
 MODELS = frozenset(("/v1/models", "/openai/v1/models", "/anthropic/v1/models"))
 HEALTH = frozenset(("/livez", "/readyz", "/healthz", "/health"))
 OPEN_PATHS = HEALTH | {"/", "/openapi.json"}
 REQUESTS = "/admin/requests"
 STATE = "/debug/state"
+SETTINGS = "/admin/settings"
 METRICS = "/metrics"
 CACHE = "/admin/cache"
 GATEWAYS = "/admin/gateways"
 MAX_LISTED = 1000  # requests in one response
-_OTHER_PATHS = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE, GATEWAYS}
+_OTHER_PATHS = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE, GATEWAYS, SETTINGS}
 _READ_METHODS = ("GET", "HEAD")
 RETRY_WHEN_DRAINING_S = 1.0
 
@@ -35,6 +37,8 @@ def allowed_methods(path: str) -> tuple[str, ...]:
         return (*_READ_METHODS, "DELETE")
     if path in _OTHER_PATHS or parse_model_id(path) is not None or parse_request_id(path) is not None:
         return _READ_METHODS
+    if is_page_path(path):
+        return page_methods(path)
     return ("GET",) if job_socket_label(path) is not None else job_methods(path)
 
 
@@ -48,6 +52,8 @@ def metric_label(path: str) -> str:
         return f"{CACHE}/{{key}}"
     if parse_model_id(path) is not None:
         return "/v1/models/{id}"
+    if is_page_path(path):
+        return PAGE
     return job_socket_label(path) or find_template(path) or "other"
 
 

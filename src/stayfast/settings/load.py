@@ -5,7 +5,7 @@ Precedence: command-line flag, environment variable, file, default.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
 from stayfast.core.deadline import Timeouts
@@ -18,6 +18,7 @@ from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.slo import Slo
 from stayfast.settings.consistency import embedded_engine_problem, find_contradictions, find_unknown_upstreams
 from stayfast.settings.decoder import BAD, Decoder, RecordField, kind_words
+from stayfast.settings.effective import setting_sources
 from stayfast.settings.migration_hints import KEY_HINTS
 from stayfast.settings.model import Defaults, OnOverrun, Settings
 from stayfast.settings.problems import Problem, SettingsError, SourceLocation
@@ -94,7 +95,7 @@ def load_settings(source: SettingsText, variables: Mapping[str, str], overrides:
     if problems:
         raise SettingsError(sorted(problems, key=lambda problem: (problem.location.line or 0, problem.location.column or 0)))
     assert isinstance(settings, Settings)
-    return settings
+    return replace(settings, sources=setting_sources(settings, tree))
 
 
 def _is_missing(tree: Tree, name: str) -> bool:

@@ -252,6 +252,8 @@ class Settings:
     jobs: Annotated[JobsConfig, SettingDoc(
         "Durable jobs, batches and background responses (docs/concepts/jobs.md).")] = field(default_factory=JobsConfig)
     workers: Annotated[int, SettingDoc("Processes that share the port, to use more cores.", minimum=1, maximum=256)] = 1
+    # by dotted path (`settings.effective.setting_sources`); not a setting
+    sources: Mapping[str, str] = field(default_factory=empty_mapping, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -70,6 +70,9 @@ class HttpUpstream:
         "SGLang in chat. Required by on_stall: rescue.")] = False
     send_deadline: Annotated[bool, SettingDoc(
         "Send the remaining seconds as x-request-timeout: for another Stayfast, and engines that read it.")] = False
+    engine_metrics: Annotated[Literal["off", "auto", "vllm", "sglang", "llamacpp"], SettingDoc(
+        "Read /metrics of your own engine every 5 s, at the root of base_url, with its key and headers. auto: recognise the "
+        "engine by the names there. Not for hosted APIs.")] = "off"
     probe: Annotated[bool, PROBE] = True
     limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
     breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
@@ -101,12 +104,17 @@ class HttpUpstream:
                 names = ", ".join(sorted(allowed))
                 raise ValueError(f"apis must be among {names} for kind {self.kind}, not {api.value}")
         check_headers(self.headers)
+        self._check_engine()
         if self.key is None or not self.key.reveal():
             object.__setattr__(self, "key", None)
             if self.base_url == PROVIDERS[self.kind]:
                 raise ValueError(f"key is missing: {self.host} requires one, for example ${{{self.kind.upper()}_API_KEY}}")
         elif not fullmatch(r"[!-~]+", self.key.reveal()):
             raise ValueError("key must be visible ASCII characters, without spaces or line breaks")
+
+    def _check_engine(self) -> None:
+        if self.engine_metrics != "off" and (self.kind != "openai" or self.base_url == PROVIDERS[self.kind]):
+            raise ValueError(f"engine_metrics must be off for {self.host}: only engines of your own have /metrics")
 
     @property
     def host(self) -> str:

@@ -211,6 +211,11 @@ def has_reference(text: str) -> bool:
     return any(found.group(1) is not None for found in _REFERENCE.finditer(text))
 
 
+def referenced_names(text: str) -> list[str]:
+    """The environment variables that the text refers to."""
+    return [found.group(1).partition(":-")[0] for found in _REFERENCE.finditer(text) if found.group(1) is not None]
+
+
 def _resolve_reference(found: re.Match[str], environment: AnyMapping[str, str]) -> str:
     if found.group() == "$${":
         return "${"

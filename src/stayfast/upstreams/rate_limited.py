@@ -144,6 +144,11 @@ class _MeteredStream:
     def summary(self) -> AnswerSummary:
         return self._stream.summary
 
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Of the upstream's answer; names in lower case."""
+        return self._stream.headers if isinstance(self._stream, HttpStream) else {}
+
     async def next(self) -> Chunk | None:
         return await self._stream.next()
 

@@ -12,6 +12,7 @@ from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate
 from stayfast.core.events import RequestDone
 from stayfast.observe.fact_batch import FactBatch
 from stayfast.observe.recent_requests import RecentConfig, RecentRequests
+from stayfast.observe.request_filter import RequestFilter
 from stayfast.server.backend import RecentRequestsQuery
 from stayfast.workers.channels import WorkerPeers
 from tests.unit.observe.fact_rig import counting, done
@@ -95,7 +96,8 @@ def test_worker_aggregate_unreadable_counts_are_ignored(tmp_path: Path) -> None:
 def test_worker_aggregate_requests_are_found_at_all_workers(tmp_path: Path) -> None:
     """Newest first, or one by its id; nothing of another tenant."""
     async def main(folder: Path) -> None:
-        one = await worker(folder, 0, done(request_id="a", wall_at=1.0, tenant="x"), done(request_id="c", wall_at=3.0))
+        one = await worker(folder, 0, done(request_id="a", wall_at=1.0, tenant="x"),
+                           done(request_id="c", wall_at=3.0, ttft_s=1.5))
         two = await worker(folder, 1, done(request_id="b", wall_at=2.0, tenant="y", status=502))
 
         async def listed(asked: RecentRequestsQuery) -> list[str]:
@@ -105,6 +107,8 @@ def test_worker_aggregate_requests_are_found_at_all_workers(tmp_path: Path) -> N
         assert await listed(RecentRequestsQuery(n=2)) == ["c", "b"]
         assert await listed(RecentRequestsQuery(is_notable=True)) == ["b"]
         assert await listed(RecentRequestsQuery(tenant="x")) == ["a"]
+        assert await listed(RecentRequestsQuery(wanted=RequestFilter(status="5xx"))) == ["b"]
+        assert await listed(RecentRequestsQuery(n=2, is_slowest=True)) == ["c", "a"]
         found = await one.recent_request("b", None)
         assert found is not None
         assert json.loads(found)["status"] == 502

@@ -12,7 +12,7 @@ from stayfast.policy.prompt_cache.breakpoints import (
     PrefixConfig,
     PrefixReuse,
     PromptHistory,
-    PromptShape,
+    PromptSizes,
 )
 from stayfast.policy.prompt_cache.rules import ModelRules, PrefixRules, rules_of
 
@@ -23,13 +23,13 @@ assert CLAUDE is not None
 assert GPT is not None
 
 
-def shape(*blocks: str, n_static: int = 1, n_before: int = 0, tokens: float = 2000) -> PromptShape:
+def shape(*blocks: str, n_static: int = 1, n_before: int = 0, tokens: float = 2000) -> PromptSizes:
     """A prompt of blocks with `tokens` each; each digest covers all blocks up to its own."""
     chain = [hash(blocks[:n + 1]) for n in range(len(blocks))]
-    return PromptShape(chain, list(accumulate([tokens] * len(blocks))), n_static, n_before, len(blocks), lambda n: n)
+    return PromptSizes(chain, list(accumulate([tokens] * len(blocks))), n_static, n_before, len(blocks), lambda n: n)
 
 
-def saw(history: PromptHistory, what: PromptShape, now: float, rules: PrefixRules | None = CLAUDE,
+def saw(history: PromptHistory, what: PromptSizes, now: float, rules: PrefixRules | None = CLAUDE,
         config: PrefixConfig = AUTO) -> MarkDecision:
     """One prompt."""
     assert rules is not None

@@ -243,7 +243,7 @@ class HttpClient:
         self._version = "2" if is_h2 else "1.1"
         tls = dialed.tls
         self._sink.emit(ConnectionOpened(self.name, dialed.handshake_s, self._version, tls is not None,
-                                         tls is not None and bool(tls.session_reused)))
+                                         tls is not None and bool(tls.session_reused), dialed.connect_s))
         return connection
 
     def __repr__(self) -> str:

@@ -160,7 +160,8 @@ class DialedConnection:
 
     transport: asyncio.Transport
     connect_protocol: ConnectProtocol
-    handshake_s: float
+    handshake_s: float  # TCP and TLS
+    connect_s: float  # TCP alone
 
     @property
     def tls(self) -> ssl.SSLObject | None:
@@ -203,6 +204,7 @@ class Dialer:
             raise self._unreachable_error("cannot be resolved", error, self._origin.host) from error
         began_at = self._clock.now()
         transport, connect_protocol = await self._connect(addresses)
+        connect_s = self._clock.now() - began_at
         try:
             self._set_socket_options(transport)
             if context is not None:
@@ -215,7 +217,7 @@ class Dialer:
         except BaseException:
             transport.abort()
             raise
-        return DialedConnection(transport, connect_protocol, self._clock.now() - began_at)
+        return DialedConnection(transport, connect_protocol, self._clock.now() - began_at, connect_s)
 
     def save_session(self, dialed: DialedConnection) -> None:
         """Offer this connection's TLS session to the next one. Call it after the first response: TLS 1.3 sends the session

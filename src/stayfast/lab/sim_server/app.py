@@ -62,8 +62,9 @@ PATHS = {
     "/v1/messages/count_tokens": Api.COUNT_TOKENS,
 }
 _JSON = (("content-type", "application/json"),)
+_TEXT = (("content-type", "text/plain; version=0.0.4; charset=utf-8"),)
 _NEVER_S = 86_400.0  # longer than any test: no timeouts
-_RESERVED_NAMES = frozenset(("v1", "_sim", "healthz"))  # first segments of the simulator's own paths
+_RESERVED_NAMES = frozenset(("v1", "_sim", "healthz", "metrics"))  # first segments of the simulator's own paths
 
 
 def check_name(name: str) -> None:
@@ -76,7 +77,7 @@ def check_name(name: str) -> None:
 class SimulatorApp:
     """One simulator. Create it inside its loop. `on_error` gets unexpected exceptions, and must not raise."""
 
-    __slots__ = ("_llm_paths", "_models", "_providers", "_state", "config", "control", "http", "limits")
+    __slots__ = ("_llm_paths", "_models", "_pages", "_providers", "_state", "config", "control", "http", "limits")
 
     request_type = SimRequest
 
@@ -100,6 +101,7 @@ class SimulatorApp:
         places = [("", first), *((f"/{name}", name) for name in providers)]
         self._llm_paths = {prefix + path: (name, api) for prefix, name in places for path, api in PATHS.items()}
         self._models = {prefix + "/v1/models": name for prefix, name in places}
+        self._pages = {prefix + "/metrics": name for prefix, name in places}
 
     async def listen(self) -> int:
         """Start listening; returns the port. Raises OSError."""
@@ -120,6 +122,7 @@ class SimulatorApp:
             if target is not None:
                 answer = self._start_answer(connection, request, *target)
             else:
+                headers = _TEXT if request.path in self._pages else _JSON
                 status, body = self._answer_other(request)
         except StayfastError as error:
             connection.respond_error(request, error)
@@ -127,7 +130,7 @@ class SimulatorApp:
         if target is not None:
             await answer
         else:
-            connection.write(self._render_whole(request, status, _JSON, body, keep_alive=request.keep_alive))
+            connection.write(self._render_whole(request, status, headers, body, keep_alive=request.keep_alive))
             connection.finish(request)
 
     def render_error(self, request: SimRequest, error: StayfastError, *, keep_alive: bool) -> bytes:
@@ -158,6 +161,8 @@ class SimulatorApp:
                                status=403, code="no_control")
             self._check_key(request)
             return 200, self.control.handle(request)
+        if path in self._pages and request.method == "GET":
+            return 200, self.control.render_engine_page(self._pages[path])
         name = self._models.get(path)
         if name is None and path != "/healthz":
             raise Rejected(f"Unknown path {path[:200]}: providers are at "

@@ -7,6 +7,7 @@
     POST   /_sim/faults           add a fault rule; {"provider": NAME, ...} for one provider, else for all
     DELETE /_sim/faults           remove all added rules
     POST   /_sim/regime           {"regime": "brownout"}; null: as configured; {"provider": NAME, ...} for one provider
+    POST   /_sim/engine           figures of /metrics: {"figures": {"waiting": 40}, "provider": NAME}; null: the engine's own
 """
 
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from msgspec import Struct
 from stayfast.core.errors import Rejected
 from stayfast.lab.sim_server.answer import SimRequest, SimulatorState
 from stayfast.lab.simulated import FaultRule, Provider, ProviderConfig, RegimeState
+from stayfast.lab.simulated.engine_page import EnginePage, render_engine_page
 from stayfast.wire.dialect import missing_field
 from stayfast.wire.request_body import check_json_bounds, decode_typed
 
@@ -33,6 +35,14 @@ class RegimeOrder(Struct, forbid_unknown_fields=True):
     provider: str | None = None
 
 
+class EngineOrder(Struct, forbid_unknown_fields=True):
+    """The figures of `/metrics` from now on; None: the engine's own."""
+
+    figures: EnginePage | None
+    provider: str | None = None
+
+
+_ENGINE: Final = msgspec.json.Decoder(EngineOrder)
 _ANY: Final = msgspec.json.Decoder(dict[str, Any])
 _RULE: Final = msgspec.json.Decoder(FaultRule)
 _RULE_FIELDS: Final = tuple(field.name for field in fields(FaultRule))
@@ -42,12 +52,13 @@ _REGIME: Final = msgspec.json.Decoder(RegimeOrder)
 class ControlEndpoints:
     """The handlers of the control endpoints. A reset changes `providers` in place."""
 
-    __slots__ = ("_handlers", "_providers", "_state", "configs")
+    __slots__ = ("_handlers", "_pages", "_providers", "_state", "configs")
 
     def __init__(self, providers: dict[str, Provider], configs: Mapping[str, ProviderConfig], state: SimulatorState) -> None:
         self._providers = providers
         self.configs = configs
         self._state = state
+        self._pages: dict[str, EnginePage] = {}  # by provider
         self._handlers: dict[str, dict[str, Callable[[SimRequest], object]]] = {
             "/_sim/counts": {"GET": lambda _: self.counts()},
             "/_sim/requests": {"GET": self._list_requests},
@@ -55,6 +66,7 @@ class ControlEndpoints:
             "/_sim/reset": {"POST": lambda _: self._reset()},
             "/_sim/faults": {"POST": self._add_fault, "DELETE": lambda _: self._clear_faults()},
             "/_sim/regime": {"POST": self._set_regime},
+            "/_sim/engine": {"POST": self._set_engine},
         }
 
     def handle(self, request: SimRequest) -> bytes:
@@ -82,6 +94,7 @@ class ControlEndpoints:
     def _reset(self) -> object:
         for name, config in self.configs.items():
             self._providers[name] = Provider(name, config, self._state.clock)  # running answers keep the old one
+        self._pages.clear()
         self._state.records.clear()
         self._state.grades.clear()
         return {"providers": list(self._providers)}
@@ -112,6 +125,21 @@ class ControlEndpoints:
         for provider in providers.values():
             provider.set_regime(order.regime)
         return {"providers": list(providers), "regime": order.regime}
+
+    def render_engine_page(self, name: str) -> bytes:
+        """The `/metrics` page of a provider."""
+        return render_engine_page(self._providers[name], self._pages.get(name)).encode()
+
+    def _set_engine(self, request: SimRequest) -> object:
+        check_json_bounds(request.body, MAX_DEPTH)
+        order = decode_typed(_ENGINE, request.body)
+        providers = self._select_providers(order.provider)
+        for name in providers:
+            if order.figures is None:
+                self._pages.pop(name, None)
+            else:
+                self._pages[name] = order.figures
+        return {"providers": list(providers), "figures": order.figures}
 
     def _select_providers(self, name: Any) -> Mapping[str, Provider]:
         if name is None:

@@ -12,6 +12,7 @@ from stayfast.observe.alerts.rules import (
     AlertsConfig,
     Condition,
     Group,
+    or_zero,
     percentile_name,
     quote,
     rate_by,
@@ -159,14 +160,15 @@ def _job_alerts(config: AlertsConfig) -> Iterator[Alert]:
         "Route {{ $labels.route }}: a queued job is {{ $value | humanizeDuration }} past its deadline",
         "Jobs end as expired. Is any process running jobs of this route? Else there are too many for its upstreams.",
         for_s=60)
-    dead = ('sum(increase(stayfast_jobs_ended_total{state="dead"}[15m])) or vector(0)',
-            'sum(increase(stayfast_jobs_swept_total{result="dead"}[15m])) or vector(0)')
+    dead = (or_zero('sum(increase(stayfast_jobs_ended_total{state="dead"}[15m]))'),
+            or_zero('sum(increase(stayfast_jobs_swept_total{result="dead"}[15m]))'))
     yield Alert(
-        "StayfastJobsDead", "ticket", (Condition(f"({dead[0]}) + ({dead[1]})", 0),),
+        "StayfastJobsDead", "ticket", (Condition(f"{dead[0]} + {dead[1]}", 0),),
         "{{ $value | humanize }} jobs died in 15 minutes",
         "Their attempts are used up, or workers died with them. `stayfast jobs dead` lists them with their reasons; "
         "`stayfast jobs retry ID` runs one again.", for_s=0)
     failed, calls = (f"sum(rate(stayfast_job_store_calls_total{which}[5m]))" for which in ('{result!="ok"}', ""))
+    failed = or_zero(failed)
     yield Alert(
         "StayfastJobStoreFails", "ticket", (Condition(f"{failed} / {calls}", 0.05),),
         "{{ $value | humanizePercentage }} of the calls to the store of jobs fail",

@@ -188,7 +188,8 @@ class Attempt:
             call.request.stream,
             summary.response_id[:MAX_NAME] if summary is not None and summary.response_id is not None else None,
             summary.model[:MAX_NAME] if summary is not None and summary.model is not None else None,
-            is_estimated and turn is None)
+            is_estimated and turn is None, self._place.n_running, summary.n_content if summary is not None else 0,
+            cadence.last_at - self.began_at if cadence.first_at is not None else None)
         self._sink.emit(self.done)
 
     def _record_gap(self, outcome: Outcome, now: float) -> None:

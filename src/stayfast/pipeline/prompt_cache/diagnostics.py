@@ -11,7 +11,7 @@ from typing import Final
 from stayfast.core.clock import Clock
 from stayfast.core.events import PrefixFinding, Sink
 from stayfast.policy.admission.price import TOKENS_PER_PRICE, Price
-from stayfast.policy.prompt_cache.breakpoints import PromptHistory, PromptShape
+from stayfast.policy.prompt_cache.breakpoints import PromptHistory, PromptSizes
 from stayfast.policy.prompt_cache.rules import PrefixRules
 from stayfast.wire.prompt import PromptLayout, find_first_difference, n_common_bytes
 
@@ -54,7 +54,7 @@ class PrefixDiagnostics:
         self._runs: dict[tuple[str, str, str], tuple[float, int]] = {}  # start, and number of occurrences
         self._static_parts: dict[Kind, list[bytes]] = {}  # by application, least recently seen first
 
-    def inspect(self, kind: Kind, laid: PromptLayout, shape: PromptShape, marker: MarkedPrompt, *, is_moving: bool,
+    def inspect(self, kind: Kind, laid: PromptLayout, shape: PromptSizes, marker: MarkedPrompt, *, is_moving: bool,
              seems_moving: bool) -> None:
         """Store the instructions; if they change, report how they differ from the last ones of the same application."""
         statics = [block.data for block in laid.blocks[:laid.n_static]]
@@ -75,7 +75,7 @@ class PrefixDiagnostics:
         while len(seen_texts) > MAX_APPLICATIONS or sum(map(len, seen_texts)) > MAX_STATIC_BYTES:
             del seen_texts[0]
 
-    def _compare(self, marker: MarkedPrompt, shape: PromptShape, laid: PromptLayout, static_text: bytes,
+    def _compare(self, marker: MarkedPrompt, shape: PromptSizes, laid: PromptLayout, static_text: bytes,
                  before: bytes) -> None:
         at, word = find_first_difference(before, static_text)
         n_same = 0

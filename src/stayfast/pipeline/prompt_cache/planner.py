@@ -22,7 +22,7 @@ from stayfast.core.events import Sink
 from stayfast.core.types import Api, Request, Usage
 from stayfast.pipeline.prompt_cache.diagnostics import Kind, MarkedPrompt, PrefixDiagnostics
 from stayfast.policy.admission.price import Price
-from stayfast.policy.prompt_cache.breakpoints import FLOOR_MARGIN, MarkDecision, PrefixConfig, PromptHistory, PromptShape
+from stayfast.policy.prompt_cache.breakpoints import FLOOR_MARGIN, MarkDecision, PrefixConfig, PromptHistory, PromptSizes
 from stayfast.policy.prompt_cache.learned import (
     KEY,
     CacheKeyParts,
@@ -187,7 +187,7 @@ class PromptCachePlanner:
                 del self.rules[next(iter(self.rules))]
         return rules
 
-    def _record_hot_prefix(self, marker: "AttemptMarker", laid: PromptLayout, shape: PromptShape, marked: MarkDecision,
+    def _record_hot_prefix(self, marker: "AttemptMarker", laid: PromptLayout, shape: PromptSizes, marked: MarkDecision,
                   now: float) -> None:
         n = laid.n_markable_blocks(marked.n_static)
         if self.hot is None or n not in marked.at:
@@ -360,7 +360,7 @@ class AttemptMarker(MarkedPrompt):
             self._of.note_usage(self, usage)
 
 
-def _measure_prompt(laid: PromptLayout, bytes_a_token: float) -> PromptShape:
+def _measure_prompt(laid: PromptLayout, bytes_a_token: float) -> PromptSizes:
     chain: list[int] = []
     tokens: list[float] = []
     link, n_bytes = 0, 0
@@ -369,7 +369,7 @@ def _measure_prompt(laid: PromptLayout, bytes_a_token: float) -> PromptShape:
         n_bytes += len(block.head) + len(block.data)
         chain.append(link)
         tokens.append(n_bytes / bytes_a_token)
-    return PromptShape(chain, tokens, laid.n_static, laid.n_before, laid.n_end, laid.n_markable_blocks)
+    return PromptSizes(chain, tokens, laid.n_static, laid.n_before, laid.n_end, laid.n_markable_blocks)
 
 
 def _encode_mark(rules: PrefixRules, *, is_long: bool) -> bytes:

@@ -9,6 +9,7 @@ from stayfast.core.events import Renewed, RequestDone, Sink
 from stayfast.core.types import SETTLE, AnswerSummary, Api
 from stayfast.pipeline.attempts.attempt import MAX_WORD
 from stayfast.pipeline.exchange import Exchange, steps_timing
+from stayfast.pipeline.request_sampler import RequestSampler
 from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.admission.response_owners import ResponseOwners
 from stayfast.wire.request_body import read_sampling_params
@@ -20,12 +21,13 @@ CLIENT_LEFT = 499  # as nginx logs it
 class Settle:
     """Emits one RequestDone a request, one Renewed a background refresh, and nothing for a judgement."""
 
-    __slots__ = ("_clock", "_owners", "_sink")
+    __slots__ = ("_clock", "_owners", "_sampler", "_sink")
 
     def __init__(self, clock: Clock, sink: Sink, owners: ResponseOwners | None = None) -> None:
         self._clock = clock
         self._owners = owners
         self._sink = sink
+        self._sampler = RequestSampler(sink)
 
     def finish(self, ex: Exchange, why: BaseException | None, summary: AnswerSummary | None = None,
              cadence: TokenTimings | None = None, n_chunks: int = 0) -> None:
@@ -57,7 +59,7 @@ class Settle:
                 and request.api is RESPONSES_API):
             self._owners.record(summary.response_id, arrival.tenant)
         finish = summary.finish_reason[:MAX_WORD] if summary is not None and summary.finish_reason is not None else None
-        self._sink.emit(RequestDone(
+        done = RequestDone(
             request_id=arrival.request_id,
             api=request.api,
             route=ex.route,
@@ -91,7 +93,10 @@ class Settle:
             cache_key=record.cache_key,
             params=read_sampling_params(request) if trace is not None and trace.is_sampled and trace.span_id else None,
             role=arrival.role,
-        ))
+            is_client_retry=bool(arrival.headers) and arrival.is_sdk_retry,
+        )
+        self._sink.emit(done)
+        self._sampler.note_end(ex, done)
 
 
 def _status_and_error(why: BaseException | None) -> tuple[int, str | None]:

@@ -64,7 +64,7 @@ class PrefixConfig:
         check_bounds(self)
 
 
-class PromptShape(NamedTuple):
+class PromptSizes(NamedTuple):
     """The shape of a prompt: `chain[n]` is the digest of its first n + 1 blocks, `tokens[n]` their estimated tokens. The
     counts of blocks and `markable` are those of `wire.prompt.PromptLayout`.
     """
@@ -177,7 +177,7 @@ class PromptHistory:
         self.seems_moving = False  # the last prompt's instructions: an earlier, less certain `MarkDecision.is_moving`
         self.n_seen = 0
 
-    def place_marks(self, shape: PromptShape, rules: PrefixRules, min_tokens: float, config: PrefixConfig,
+    def place_marks(self, shape: PromptSizes, rules: PrefixRules, min_tokens: float, config: PrefixConfig,
                     now: float) -> MarkDecision:
         """Decide the marks of a prompt. Call it once for each prompt sent."""
         self.n_seen += 1

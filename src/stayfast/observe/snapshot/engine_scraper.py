@@ -1,0 +1,156 @@
+"""Fetches the `/metrics` pages of self-hosted engines, off the path of requests, and keeps their figures.
+
+Every SCRAPE_EVERY_S. Rates are over the last RATE_S at least, so that a quiet engine's are not made of one request. Growth
+of GPU memory is the median slope over an hour. After MAX_FAILED failures in a row the interval is RETRY_S. A cold start is a
+new start time of the engine's process, and lasts until the first page after it. Stale figures are reported, too, with their
+`age_s`.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
+
+import msgspec
+
+from stayfast.core.clock import Clock
+from stayfast.observe.snapshot.machine import median_slope
+from stayfast.wire.engine_metrics import EngineKind, EngineReading, compare_readings, parse_engine_metrics
+
+SCRAPE_EVERY_S: Final = 5.0
+RETRY_S: Final = 60.0
+MAX_FAILED: Final = 60  # five minutes: a cold start is timed to SCRAPE_EVERY_S
+RATE_S: Final = 60.0
+HOUR_S: Final = 3600.0
+MEMORY_EVERY_S: Final = 30.0
+MIN_GROWTH_S: Final = 600.0
+
+
+class EnginePageSource(Protocol):
+    """Where an engine's page comes from."""
+
+    async def fetch(self) -> str | None:
+        """The page; None: there is none. Never raises."""
+
+    def close(self) -> None:
+        """Close connections."""
+
+
+class EngineScraper:
+    """One engine. For one event loop."""
+
+    __slots__ = ("_clock", "_cold_starts", "_growth", "_kind", "_memory", "_n_failed", "_readings", "_source")
+
+    def __init__(self, kind: EngineKind | None, source: EnginePageSource, clock: Clock) -> None:
+        """kind: None: recognised by the names on its page."""
+        self._kind = kind
+        self._source = source
+        self._clock = clock
+        self._readings: deque[tuple[float, EngineReading]] = deque()
+        self._memory: deque[tuple[float, float]] = deque()
+        self._growth: float | None = None  # bytes a second
+        self._cold_starts: deque[tuple[float, float]] = deque()  # (instant, seconds)
+        self._n_failed = 0
+
+    async def run(self) -> None:
+        """Scrape until cancelled."""
+        while True:
+            await self.scrape()
+            await asyncio.sleep(RETRY_S if self._n_failed >= MAX_FAILED else SCRAPE_EVERY_S)
+
+    def close(self) -> None:
+        self._source.close()
+
+    async def scrape(self) -> None:
+        page = await self._source.fetch()
+        reading = parse_engine_metrics(page, self._kind) if page is not None else None
+        if reading is None:
+            self._n_failed += 1
+            return
+        self._n_failed = 0
+        self._add(reading, self._clock.now())
+
+    def _add(self, reading: EngineReading, now: float) -> None:
+        readings, started_at = self._readings, reading.started_at
+        last = readings[-1][1] if readings else None
+        started_before = last.started_at if last is not None else None
+        if started_at is not None and started_before is not None and started_at > started_before + 1.0:
+            self._cold_starts.append((now, max(0.0, self._clock.wall() - started_at)))
+            readings.clear()
+        readings.append((now, reading))
+        while len(readings) > 2 and readings[1][0] <= now - RATE_S:
+            readings.popleft()
+        if reading.memory_bytes is not None:
+            self._add_memory(reading.memory_bytes, now)
+
+    def _add_memory(self, n_bytes: float, now: float) -> None:
+        memory = self._memory
+        if memory and now < memory[-1][0] + MEMORY_EVERY_S:
+            return
+        memory.append((now, n_bytes))
+        while memory[0][0] < now - HOUR_S:
+            memory.popleft()
+        self._growth = median_slope(memory) if now - memory[0][0] >= MIN_GROWTH_S else None
+
+    def figures(self, now: float) -> dict[str, float]:
+        """Figures by the names of `core.snapshot.ENGINE_FIGURES`; empty: no page has been read."""
+        if not self._readings:
+            return {}
+        first_at, first = self._readings[0]
+        last_at, last = self._readings[-1]
+        figures = compare_readings(first, last, last_at - first_at)
+        if last.memory_bytes is not None:
+            figures["gpu_memory_bytes"] = last.memory_bytes
+        if self._growth is not None:
+            figures["gpu_memory_growth_bytes_per_h"] = self._growth * HOUR_S
+        while self._cold_starts and self._cold_starts[0][0] <= now - HOUR_S:
+            self._cold_starts.popleft()
+        if last.started_at is not None:
+            figures["cold_starts_1h"] = float(len(self._cold_starts))
+        if self._cold_starts:
+            figures["cold_start_s"] = self._cold_starts[-1][1]
+        figures["age_s"] = now - last_at
+        return figures
+
+
+class EngineScrapers:
+    """All engines of this gateway, by upstream. For one event loop; only one worker of a gateway runs them."""
+
+    __slots__ = ("_scrapers", "_tasks")
+
+    def __init__(self) -> None:
+        self._scrapers: dict[str, EngineScraper] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def begin(self, scrapers: Mapping[str, EngineScraper], spawn: Callable[..., asyncio.Task[None]]) -> None:
+        """Scrape these instead of the ones before, at the start and after a reload."""
+        self.stop()
+        self._scrapers = dict(scrapers)
+        self._tasks = [spawn(scraper.run()) for scraper in scrapers.values()]
+
+    def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for scraper in self._scrapers.values():
+            scraper.close()
+        self._tasks = []
+
+    def collect(self, now: float) -> "EngineParts":
+        found = {name: scraper.figures(now) for name, scraper in self._scrapers.items()}
+        return EngineParts({name: figures for name, figures in found.items() if figures})
+
+
+class EngineParts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Figures by upstream; empty in workers that do not scrape."""
+
+    figures: dict[str, dict[str, float]] = {}
+
+
+def merge_engines(parts: Iterable[EngineParts]) -> dict[str, dict[str, float]]:
+    """The freshest figures of each upstream."""
+    freshest: dict[str, dict[str, float]] = {}
+    for part in parts:
+        for name, figures in part.figures.items():
+            if name not in freshest or figures["age_s"] < freshest[name]["age_s"]:
+                freshest[name] = figures
+    return freshest

@@ -1,0 +1,89 @@
+"""Samples ended requests: the shape of their prompts, and what their upstreams' rate-limit headers report.
+
+A prompt at most every PROMPT_EVERY_S, an upstream's headers at most every HEADERS_EVERY_S: at most two prompts and, for each
+upstream, one set of headers a second. Any other request costs two comparisons. The sampled request is measured after its
+answer was sent. Its text is only read inside of the call; sizes and digests remain.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from stayfast.core.constants import BYTES_A_TOKEN
+from stayfast.core.events import RequestDone, Sink
+from stayfast.core.samples import PromptSampled, QuotaReported
+from stayfast.pipeline.exchange import Exchange
+from stayfast.wire.prompt_shape import PromptOutline, measure_prompt
+from stayfast.wire.rate_headers import parse_headroom
+
+PROMPT_EVERY_S: Final = 0.5
+HEADERS_EVERY_S: Final = 1.0
+MAX_ROUTES: Final = 256  # with digests of their last prompt
+LONG_MESSAGE_TOKENS: Final = 400  # people rarely write that much; the rest is a document
+_UNMEASURED: Final = PromptOutline()
+
+
+class RequestSampler:
+    """For one event loop. Instants are those of the requests' ends."""
+
+    __slots__ = ("_headers_at", "_pieces", "_prompt_at", "_sink")
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._prompt_at = 0.0  # when the next prompt is due
+        self._headers_at: dict[str | None, float] = {}  # by upstream: when its next headers are due
+        self._pieces: dict[str, tuple[int, ...]] = {}  # by route: of the last sampled prompt
+
+    def note_end(self, ex: Exchange, done: RequestDone) -> None:
+        """A request ended. Never raises for a prompt of unknown form."""
+        now = done.ended_at
+        if now >= self._headers_at.get(done.upstream, 0.0):
+            self._headers_at[done.upstream] = now + HEADERS_EVERY_S
+            self._report_headers(ex, now)
+        if now >= self._prompt_at and done.route is not None and not done.role:
+            self._prompt_at = now + PROMPT_EVERY_S
+            self._sink.emit(self._sample(ex, done, done.route))
+
+    def _report_headers(self, ex: Exchange, now: float) -> None:
+        for attempt in ex.record.attempts:
+            headers = getattr(attempt.stream, "headers", None)
+            if isinstance(headers, Mapping) and (left := parse_headroom(headers)):
+                self._sink.emit(QuotaReported(attempt.name, now, left))
+
+    def _sample(self, ex: Exchange, done: RequestDone, route: str) -> PromptSampled:
+        request, usage = ex.request, done.usage
+        shape = measure_prompt(request)
+        known = shape or _UNMEASURED
+        n_input = _input_tokens(ex, done)
+        is_text = known.n_bytes and not known.n_images  # else the count includes tokens of images
+        a_token = n_input / known.n_bytes if is_text else 1.0 / BYTES_A_TOKEN
+        n_last = (known.n_last - known.n_results) * a_token
+        n_retrieved = known.n_results * a_token + (n_last if n_last >= LONG_MESSAGE_TOKENS else 0.0)
+        attempt = ex.record.attempts[-1].done if len(ex.record.attempts) == 1 else None
+        is_ok = attempt is not None and done.status == 200
+        return PromptSampled(
+            route, done.ended_at, n_input, known.n_system * a_token, known.n_tools * a_token, known.n_history * a_token,
+            n_retrieved, known.n_messages, request.max_output_tokens, known.bias_digest, known.n_images,
+            ex.arrival.silence_s, self._compare(route, known) if shape is not None else None,
+            usage.output if usage is not None else None,
+            attempt.ttft_s if is_ok and attempt is not None and request.stream else None,
+            attempt.ended_at - attempt.began_at if is_ok and attempt is not None else None,
+            attempt.n_running if attempt is not None else None, shape is not None)
+
+    def _compare(self, route: str, shape: PromptOutline) -> float | None:
+        """The share of the prompt that the route's last sample had, too; the digests replace those of the last sample."""
+        before = self._pieces.pop(route, None)
+        if before is None and len(self._pieces) >= MAX_ROUTES:
+            del self._pieces[next(iter(self._pieces))]
+        self._pieces[route] = shape.pieces
+        return shape.shared_ratio(before) if before is not None else None
+
+
+def _input_tokens(ex: Exchange, done: RequestDone) -> float:
+    """As the upstream reported, else as `policy.prompt_tokens` estimates."""
+    n_bytes = len(ex.request.body)
+    if done.usage is not None and done.usage.input_total:
+        return done.usage.input_total
+    if ex.record.attempts:
+        last = ex.record.attempts[-1]
+        return last.member.baselines.prompt_tokens.estimate(last.call.model, n_bytes)
+    return n_bytes / BYTES_A_TOKEN
