@@ -15,10 +15,10 @@ from stayfast.compose.system import Observers, build
 from stayfast.core.errors import StayfastError
 from stayfast.core.events import Fanout
 from stayfast.core.snapshot import Snapshot
-from stayfast.core.types import Api
+from stayfast.core.types import Api, Request
 from stayfast.lab.doctor.observed import FactSnapshot
 from stayfast.lab.doctor.scene import Flow, Scene
-from stayfast.lab.harness.virtual import SEED_STEP, read_body
+from stayfast.lab.harness.virtual import SEED_STEP
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
@@ -53,13 +53,13 @@ def load_scene(tree: Mapping[str, Any]) -> Settings:
 
 async def _observe(loop: SimLoop, scene: Scene, seed: int) -> Snapshot:
     settings = load_scene(_seed_upstreams({**QUIET, **scene.settings}, seed))
-    facts = FactSnapshot(loop, settings)
+    facts = FactSnapshot(loop, settings, scene.flows)
     observers = Observers(settings, loop)
     observers.sink = Fanout(observers.sink, facts)
     system = build(settings, observers, {}, loop, Random(seed))
     ends_at = loop.now() + scene.seconds
     async with asyncio.TaskGroup() as group:
-        senders = [group.create_task(_send_flow(system.gateway, flow, loop, Random(f"{name}/{seed}"), ends_at))
+        senders = [group.create_task(_send_flow(system.gateway, (name, flow), loop, Random(f"{name}/{seed}"), ends_at))
                    for name, flow in scene.flows.items()]
         await asyncio.sleep(scene.seconds)
         snapshot = facts.take(system)
@@ -75,12 +75,13 @@ def _seed_upstreams(tree: Mapping[str, Any], seed: int) -> dict[str, Any]:
     return {**tree, "upstreams": upstreams}
 
 
-async def _send_flow(gateway: Gateway, flow: Flow, loop: SimLoop, rng: Random, ends_at: float) -> None:
+async def _send_flow(gateway: Gateway, named: tuple[str, Flow], loop: SimLoop, rng: Random, ends_at: float) -> None:
+    name, flow = named
     ends_at, numbers = min(ends_at, loop.now() + flow.until_s), count()
     await asyncio.sleep(flow.from_s)
     async with asyncio.TaskGroup() as group:
         while loop.now() < ends_at:
-            group.create_task(_send_one(gateway, flow, f"req_{flow.route}_{next(numbers):x}", rng, loop))
+            group.create_task(_send_one(gateway, flow, f"{name}/{next(numbers):x}", rng, loop))
             await asyncio.sleep(rng.expovariate(flow.per_s))
 
 
@@ -92,8 +93,21 @@ async def _send_one(gateway: Gateway, flow: Flow, request_id: str, rng: Random, 
     if flow.max_tokens is not None:
         body["max_tokens"] = flow.max_tokens
     request = decode(Api.CHAT, msgspec.json.encode({**body, **flow.body}))
-    arrival = Arrival(request_id, loop.now(), flow.tenant, flow.headers, flow.total_s, flow.silence_s)
+    arrival = Arrival(request_id, loop.now() - flow.held_s, flow.tenant, flow.headers, flow.total_s, flow.silence_s)
     try:
-        await read_body(await gateway.serve(request, arrival))
-    except StayfastError:
+        await _read_patiently(gateway, request, arrival, flow.silence_s)
+    except (StayfastError, TimeoutError):
         return  # the facts contain it
+
+
+async def _read_patiently(gateway: Gateway, request: Request, arrival: Arrival, silence_s: float | None) -> None:
+    """Read the answer; leave after silence_s without a byte. Raises TimeoutError."""
+    async with asyncio.timeout(silence_s):
+        reply = await gateway.serve(request, arrival)
+    try:
+        while True:
+            async with asyncio.timeout(silence_s):
+                if await reply.next() is None:
+                    return
+    finally:
+        reply.close()

@@ -41,6 +41,7 @@ class Flow:
     headers: tuple[tuple[str, str], ...] = ()
     total_s: float | None = None  # the client's own deadline
     silence_s: float | None = None  # read time-out of its SDK
+    held_s: float = 0.0  # from accept to the start of processing
     make_messages: Callable[[Random, "Flow"], list[dict[str, Any]]] = plain_messages
     body: Tree = field(default_factory=dict)  # more members of the request
 

@@ -163,5 +163,6 @@ CHECKS = (
     Check("jobs.queue_deep", "More jobs are queued than a day's work.", find_deep_queue, ("jobs.overdue",)),
     Check("jobs.dead", "Jobs used up their attempts.", find_dead),
     Check("jobs.uneven_batches", "Completion times of batches vary widely.", find_uneven_batches),
-    Check("jobs.disturb_live", "Jobs make live requests slower.", find_disturbance),
+    Check("jobs.disturb_live", "Jobs make live requests slower.", find_disturbance,
+          ("latency.all_slow", "latency.promise_missed", "waits.queue_bound", "load.near_limit")),
 )

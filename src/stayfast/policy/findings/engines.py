@@ -206,16 +206,19 @@ def find_cold_starts(snapshot: Snapshot) -> Iterable[Finding]:
 
 
 def find_stale_figures(snapshot: Snapshot) -> Iterable[Finding]:
-    """Engines with traffic whose metrics are old."""
+    """Engines with traffic whose metrics are old, or never came although they are set up."""
     for row in snapshot.upstreams:
-        age_s = row.engine.get("age_s", 0.0)
-        if age_s <= FRESH_S or row.n_attempts < MIN_ATTEMPTS:
+        age_s, is_set = row.engine.get("age_s", 0.0), snapshot.setting("upstreams", row.name, "engine_metrics")
+        is_missing = not row.engine and is_set not in (None, "off")
+        if (age_s <= FRESH_S and not is_missing) or row.n_attempts < MIN_ATTEMPTS:
             continue
+        state = "were never read" if is_missing else f"are {format_seconds(age_s)} old"
         yield Finding(
             "engine.figures_old", "info", FindingSite(upstream=row.name),
-            f"The metrics of {row.name} are {format_seconds(age_s)} old, while it answers requests.",
+            f"The metrics of {row.name} {state}, while it answered {row.n_attempts} requests.",
             "Its metrics address does not answer. Checks of its memory and batches are not possible.",
-            evidence=(_figure(row.engine, "age_s", "s"), observe("attempts", row.n_attempts, "", NOW_S)),
+            evidence=(*([] if is_missing else [_figure(row.engine, "age_s", "s")]),
+                      observe("attempts", row.n_attempts, "", NOW_S)),
             do=(SettingsChange("At the engine: enable its metrics (vLLM: on by default; SGLang: --enable-metrics; "
                                "llama.cpp: --metrics) and let the gateway reach them.", confidence="measured"),),
             verify=f"/admin/snapshot upstreams: age_s of {row.name} is under {FRESH_S:g} s")
@@ -284,16 +287,21 @@ def _separate_long(snapshot: Snapshot, row: UpstreamRow) -> SettingsChange:
     return change_settings(effect, {"admission": {"max_in_flight": places, "lanes": lanes}})
 
 
+_TAIL = ("latency.tail", "latency.uneven_upstreams", "hedging.off", "latency.promise_missed")
+_QUEUED = (*_TAIL, "waits.queue_bound", "latency.slow_upstream", "load.near_limit")
 CHECKS = (
     Check("engine.memory_bound", "Requests wait at an engine whose KV memory is full.", find_full_memory,
-          ("engine.preempts", "engine.kv_hit_low")),
-    Check("engine.compute_bound", "Requests wait at an engine with free KV memory.", find_full_batch),
-    Check("engine.preempts", "An engine stops running requests for lack of memory.", find_preemptions),
+          ("engine.preempts", "engine.kv_hit_low", *_QUEUED)),
+    Check("engine.compute_bound", "Requests wait at an engine with free KV memory.", find_full_batch, _QUEUED),
+    Check("engine.preempts", "An engine stops running requests for lack of memory.", find_preemptions,
+          ("streams.stalls",)),
     Check("engine.drafts_rejected", "Speculative decoding accepts under half of its draft tokens.", find_rejected_drafts),
     Check("engine.drafts_for_short", "Speculative decoding is used for short answers.", find_short_drafts),
     Check("engine.memory_grows", "The GPU memory of an engine grows.", find_memory_growth),
-    Check("engine.cold_starts", "An engine starts several times an hour.", find_cold_starts),
+    Check("engine.cold_starts", "An engine starts several times an hour.", find_cold_starts, _TAIL),
     Check("engine.figures_old", "The metrics of an engine are old.", find_stale_figures),
-    Check("engine.static_batches", "An upstream finishes a batch before it admits a request.", find_static_batches),
-    Check("prompt.stragglers", "A few very long prompts delay the short ones.", find_stragglers),
+    Check("engine.static_batches", "An upstream finishes a batch before it admits a request.", find_static_batches,
+          (*_QUEUED, "prompt.stragglers")),
+    Check("prompt.stragglers", "A few very long prompts delay the short ones.", find_stragglers,
+          (*_TAIL, "waits.prefill_bound")),
 )

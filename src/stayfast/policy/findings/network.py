@@ -167,5 +167,6 @@ CHECKS = (
     Check("network.far_region", "An upstream is in a far region.", find_far_region),
     Check("network.slow_handshake", "Connections take far longer than their round trips.", find_slow_handshakes,
           ("network.handshakes",)),
-    Check("network.buffering_proxy", "Streams arrive all at once: a proxy buffers.", find_buffering),
+    Check("network.buffering_proxy", "Streams arrive all at once: a proxy buffers.", find_buffering,
+          ("latency.promise_missed", "latency.slow_upstream", "latency.uneven_upstreams")),
 )

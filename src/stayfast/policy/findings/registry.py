@@ -8,20 +8,28 @@ from stayfast.policy.findings import (
     caches,
     durable_work,
     engines,
+    hedging,
     latency,
+    load,
     machine,
     network,
     prices,
     prompt_caches,
     prompts,
+    rate_limits,
+    stages,
     stores,
     tenants,
+    time_limits,
+    upstream_health,
+    waits,
 )
 from stayfast.policy.findings.check import Check
 
 CHECKS: tuple[Check, ...] = (
-    *latency.CHECKS, *prompts.CHECKS, *prompt_caches.CHECKS, *caches.CHECKS, *stores.CHECKS, *engines.CHECKS,
-    *network.CHECKS, *machine.CHECKS, *tenants.CHECKS, *durable_work.CHECKS, *prices.CHECKS)
+    *latency.CHECKS, *hedging.CHECKS, *time_limits.CHECKS, *waits.CHECKS, *stages.CHECKS, *rate_limits.CHECKS,
+    *upstream_health.CHECKS, *load.CHECKS, *prompts.CHECKS, *prompt_caches.CHECKS, *caches.CHECKS, *stores.CHECKS,
+    *engines.CHECKS, *network.CHECKS, *machine.CHECKS, *tenants.CHECKS, *durable_work.CHECKS, *prices.CHECKS)
 
 
 def _report_elsewhere(_: Snapshot) -> Iterable[Finding]:

@@ -64,6 +64,12 @@ def test_look_alike_is_not_found(check: str, observed: Snapshot) -> None:
     assert find(check, observed) == []
 
 
+def test_metrics_that_never_came_are_found_where_they_are_set_up() -> None:
+    set_up = {"upstreams": {"gpu": {"engine_metrics": "vllm"}}}
+    assert "were never read" in find_one("engine.figures_old", engine(set_up)).summary
+    assert find("engine.figures_old", engine()) == []
+
+
 def test_accepted_length_counts_where_the_ratio_is_unknown() -> None:
     assert "1.2 tokens" in find_one("engine.drafts_rejected", engine(spec_accepted_length=1.2)).summary
 

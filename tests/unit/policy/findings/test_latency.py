@@ -1,30 +1,78 @@
 """Checks of slow first tokens."""
 
+import pytest
+
 from stayfast.core.snapshot import Snapshot, Spread, TrafficRow
-from stayfast.policy.findings.latency import find_tail
+from stayfast.policy.findings.latency import (
+    find_all_slow,
+    find_promise_missed,
+    find_slow_upstream,
+    find_tail,
+    find_uneven_upstreams,
+)
 
 TAIL = Spread(1000, 0.4, 0.9, 8.0, 9.0)
-UNHEDGED = {"routes": {"chat": {"hedge": {"mode": "off"}}}}
+PROMISE = {"routes": {"chat": {"slo": {"ttft": {"under_s": 2.0, "share": 0.95}}}}}
 
 
 def snapshot_of(*rows: TrafficRow, **settings: object) -> Snapshot:
-    return Snapshot(0.0, traffic=rows, settings=settings or UNHEDGED)
+    return Snapshot(0.0, traffic=rows, settings=settings)
 
 
-def test_long_tail_without_hedges_is_found_with_its_saving() -> None:
+def test_long_tail_is_found_with_a_time_out_and_its_saving() -> None:
     [found] = find_tail(snapshot_of(TrafficRow("chat", "", 300.0, 1000, ttft_s=TAIL)))
     assert found.where.route == "chat"
     assert "20 times" in found.summary
-    assert found.do[0].saves_s == 8.0 - 1.3
-    assert "mode: auto" in found.do[0].patch
+    assert "first_token_s: 1.8" in found.do[0].patch
+    assert found.do[0].saves_s == pytest.approx(8.0 - 1.8 - 0.4)
 
 
-def test_few_requests_or_hedging_give_no_tail() -> None:
+def test_tail_with_refused_hedges_gets_a_larger_budget() -> None:
+    [found] = find_tail(snapshot_of(TrafficRow("chat", "", 300.0, 1000, ttft_s=TAIL, n_hedges=5, n_hedges_refused=50)))
+    assert "budget: 0.15" in found.do[0].patch
+
+
+def test_few_requests_give_no_tail() -> None:
     assert not list(find_tail(snapshot_of(TrafficRow("chat", "", 300.0, 199, ttft_s=Spread(199, 0.4, 0.9, 8.0, 9.0)))))
-    assert not list(find_tail(snapshot_of(TrafficRow("chat", "", 300.0, 1000, ttft_s=TAIL), routes={})))
 
 
-def test_slow_median_is_no_tail() -> None:
-    rows = (TrafficRow("chat", "", 300.0, 1000, ttft_s=TAIL),
-            TrafficRow("chat", "", 3600.0, 9000, ttft_s=Spread(9000, 0.2, 0.9, 8.0, 9.0)))
-    assert not list(find_tail(snapshot_of(*rows)))
+def test_slow_median_is_no_tail_but_all_slow() -> None:
+    rows = snapshot_of(TrafficRow("chat", "", 300.0, 1000, ttft_s=TAIL),
+                       TrafficRow("chat", "", 3600.0, 9000, ttft_s=Spread(9000, 0.2, 0.9, 8.0, 9.0)))
+    assert not list(find_tail(rows))
+    [found] = find_all_slow(rows)
+    assert "2.0 times" in found.summary
+
+
+def test_hour_that_only_holds_the_last_minutes_proves_no_change() -> None:
+    rows = snapshot_of(TrafficRow("chat", "", 300.0, 1000, ttft_s=TAIL),
+                       TrafficRow("chat", "", 3600.0, 1100, ttft_s=Spread(1100, 0.2, 0.9, 8.0, 9.0)))
+    assert not list(find_all_slow(rows))
+
+
+def test_slow_upstream_is_named_and_ejection_silences_it() -> None:
+    rows = (TrafficRow("chat", "a", 300.0, 300, ttft_s=Spread(300, 0.4, 0.6, 0.9, 1.0)),
+            TrafficRow("chat", "b", 300.0, 300, ttft_s=Spread(300, 1.2, 1.6, 1.9, 2.0)))
+    [found] = find_slow_upstream(snapshot_of(*rows))
+    assert found.where.upstream == "b"
+    assert found.do[0].saves_s == pytest.approx(0.8)
+    assert not list(find_slow_upstream(snapshot_of(*rows, routes={"chat": {"eject": {"enabled": True}}})))
+
+
+def test_steadier_upstream_with_the_same_median_is_named() -> None:
+    [found] = find_uneven_upstreams(snapshot_of(
+        TrafficRow("chat", "a", 300.0, 300, ttft_s=Spread(300, 0.4, 0.6, 0.9, 1.0)),
+        TrafficRow("chat", "b", 300.0, 300, ttft_s=Spread(300, 0.4, 1.6, 4.0, 5.0))))
+    assert found.where.upstream == "b"
+    assert "weights:\n      a: 4" in found.do[0].patch
+
+
+def test_missed_promise_is_urgent_only_far_beyond_its_share() -> None:
+    def severities(n_late: int, n_streamed: int = 1000) -> list[str]:
+        row = TrafficRow("chat", "", 300.0, 1000, n_streamed, n_late=n_late, ttft_s=TAIL, stages_at_p99_s={"call": 7.9})
+        return [found.severity for found in find_promise_missed(snapshot_of(row, **PROMISE))]
+
+    assert severities(400) == ["act"]
+    assert severities(100) == ["warn"]
+    assert severities(55) == []
+    assert severities(400, n_streamed=0) == []
