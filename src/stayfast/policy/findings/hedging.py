@@ -62,7 +62,8 @@ def find_hedging_off(snapshot: Snapshot) -> Iterable[Finding]:
 def find_hedge_waste(snapshot: Snapshot) -> Iterable[Finding]:
     """Hedges that do not win: they cost calls and do not shorten waits."""
     for row in snapshot.rows(NOW_S):
-        if row.n_hedges < LEAST_HEDGED * row.n or not is_more_than(MOST_LOST, row.n_hedges - row.n_hedges_won, row.n_hedges):
+        n_lost = row.n_hedges - row.n_hedges_won
+        if not row.n or row.n_hedges < LEAST_HEDGED * row.n or not is_more_than(MOST_LOST, n_lost, row.n_hedges):
             continue
         mode = snapshot.setting("routes", row.route, "hedge", "mode")
         patch = {"mode": "auto"} if mode == "race" else {"budget": 0.02}

@@ -129,17 +129,17 @@ def find_reserved_output(snapshot: Snapshot) -> Iterable[Finding]:
                 continue
             if min(prompt.max_tokens.n, prompt.output_tokens.n) < MIN_REQUESTS:
                 continue
-            asked, used = prompt.max_tokens.p50, prompt.output_tokens.p95
-            if not asked or not used or asked < RESERVED_FACTOR * used:
+            capped, used = prompt.max_tokens.p50, prompt.output_tokens.p95
+            if not capped or not used or capped < RESERVED_FACTOR * used:
                 continue
             yield Finding(
                 "limits.reserved_output", "warn", FindingSite(route=traffic.route, upstream=row.name),
-                f"max_tokens is {asked:,.0f}, and 95 % of the answers have at most {used:,.0f} tokens.",
+                f"max_tokens is {capped:,.0f}, and 95 % of the answers have at most {used:,.0f} tokens.",
                 f"{row.name} charges max_tokens in advance, and {text_share(left)} of its output tokens are left.",
-                (Evidence("max_tokens p50", asked, "tokens", HOUR_S, "/admin/snapshot"),
+                (Evidence("max_tokens p50", capped, "tokens", HOUR_S, "/admin/snapshot"),
                  Evidence("output tokens p95", used, "tokens", HOUR_S, "/admin/snapshot"),
                  Evidence("output tokens left", left, "ratio", HOUR_S, HEADERS)),
-                (SettingsChange(f"In the client: max_tokens {1.5 * used:.0f}. About {asked / (1.5 * used):.0f} times as "
+                (SettingsChange(f"In the client: max_tokens {1.5 * used:.0f}. About {capped / (1.5 * used):.0f} times as "
                                 "many "
                                 "requests fit into the same limit.", confidence="estimated"),),
                 f"quota_left of {row.name} in /admin/snapshot rises")

@@ -1,5 +1,7 @@
 """Checks of providers' limits and of retries."""
 
+from typing import Any
+
 from stayfast.core.snapshot import PromptRow, Snapshot, Spread, TrafficRow, UpstreamRow
 from stayfast.policy.findings.rate_limits import CHECKS
 from stayfast.settings.load import SettingsText, load_settings
@@ -7,9 +9,9 @@ from stayfast.settings.load import SettingsText, load_settings
 FIND = {check.id: check.find for check in CHECKS}
 
 
-def limited(n_limited: int, **upstream: object) -> Snapshot:
+def limited(n_limited: int, **upstream: Any) -> Snapshot:
     row = TrafficRow("chat", "a", 300.0, 1000, n_attempts=1000, faults={"429": n_limited})
-    return Snapshot(0.0, traffic=(row,), upstreams=(UpstreamRow("a", "openai", **upstream),))  # type: ignore[arg-type]
+    return Snapshot(0.0, traffic=(row,), upstreams=(UpstreamRow("a", "openai", **upstream),))
 
 
 def test_refused_calls_name_the_scarcest_dimension_and_a_valid_patch() -> None:
