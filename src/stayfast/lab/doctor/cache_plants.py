@@ -1,9 +1,10 @@
 """Response caches and shared stores, planted."""
 
+from random import Random
 from typing import Any
 
 from stayfast.lab.doctor.recorded import MIB, spread, with_cache, with_prompts, with_store, with_traffic
-from stayfast.lab.doctor.scene import Plant, Scene
+from stayfast.lab.doctor.scene import Flow, Plant, Scene
 
 CACHE, STORE = frozenset({"classify.cache"}), frozenset({"store"})
 
@@ -12,6 +13,16 @@ def _cached(scene: Scene, settings: dict[str, Any] | None = None, **row: Any) ->
     """The classify route with a cache."""
     mode = {"mode": row.get("mode", "exact"), **(settings or {})}
     return scene.set(routes={"classify": {"cache": mode}}).amend(with_cache("classify", **row))
+
+
+def _questions(scene: Scene, n_different: int, settings: dict[str, Any] | None = None, **flow: Any) -> Scene:
+    """Questions of the classify route, drawn from n_different ones; 0: each is new. settings: of its cache."""
+    def make(rng: Random, _: Flow) -> list[dict[str, Any]]:
+        number = rng.randrange(n_different) if n_different else rng.random()
+        return [{"role": "user", "content": f"Question {number}: {'word' * 120}"}]
+
+    flow = {"body": {"temperature": 0}, "max_tokens": None, "make_messages": make, **flow}
+    return scene.set(routes={"classify": {"cache": settings or {"mode": "exact"}}}).set_flow("classify", **flow)
 
 
 def _repeats(scene: Scene, n: int) -> Scene:
@@ -28,23 +39,23 @@ def _store(scene: Scene, **row: Any) -> Scene:
 
 
 PLANTS = (
-    Plant("cache of prompts with a date", "cache.hits_low", True, lambda scene: _cached(scene, n_exact=40), touches=CACHE),
-    Plant("cache that has just started", "cache.hits_low", False,
-          lambda scene: _cached(scene, n_lookups=150, n_exact=10), touches=CACHE),
+    Plant("cache of prompts that are all new", "cache.hits_low", True, lambda scene: _questions(scene, 0), touches=CACHE),
+    Plant("cache with few requests", "cache.hits_low", False, lambda scene: _questions(scene, 0, per_s=0.3), touches=CACHE),
     Plant("cache of 1 MiB", "cache.evicts_early", True,
           lambda scene: _repeats(_cached(scene, {"max_bytes": MIB}, n_exact=200, n_evicted=780), 500), touches=CACHE),
     Plant("small cache of questions that do not return", "cache.evicts_early", False,
           lambda scene: _repeats(_cached(scene, {"max_bytes": MIB}, n_exact=350, n_evicted=600), 250), touches=CACHE),
-    Plant("answers that expire after 5 minutes", "cache.expires_early", True,
-          lambda scene: _repeats(_cached(scene, {"ttl_s": 300.0}, n_exact=200), 500), touches=CACHE),
-    Plant("news that expire after 5 minutes, and hit", "cache.expires_early", False,
-          lambda scene: _repeats(_cached(scene, {"ttl_s": 300.0}, n_exact=700), 500), touches=CACHE),
-    Plant("requests without a temperature", "cache.bypassed", True,
-          lambda scene: _cached(scene, n_lookups=100, n_exact=60, n_bypassed=900), touches=CACHE),
-    Plant("some requests without a temperature", "cache.bypassed", False,
-          lambda scene: _cached(scene, n_bypassed=400), touches=CACHE),
-    Plant("repeated questions without a cache", "cache.candidate", True, lambda scene: _repeats(scene, 400), touches=CACHE),
-    Plant("rarely repeated questions", "cache.candidate", False, lambda scene: _repeats(scene, 80), touches=CACHE),
+    Plant("answers that expire before the question returns", "cache.expires_early", True,
+          lambda scene: _questions(scene, 100, {"mode": "exact", "ttl_s": 5.0}, per_s=4.0), touches=CACHE),
+    Plant("answers that expire after their question returned", "cache.expires_early", False,
+          lambda scene: _questions(scene, 5, {"mode": "exact", "ttl_s": 30.0}, per_s=4.0), touches=CACHE),
+    Plant("requests without a temperature", "cache.bypassed", True, lambda scene: _questions(scene, 20, body={}),
+          touches=CACHE),
+    Plant("requests with temperature 0", "cache.bypassed", False, lambda scene: _questions(scene, 20), touches=CACHE),
+    Plant("repeated questions without a cache", "cache.candidate", True,
+          lambda scene: _questions(scene, 20, {"mode": "off"}), touches=CACHE),
+    Plant("repeated questions whose answers vary", "cache.candidate", False,
+          lambda scene: _questions(scene, 20, {"mode": "off"}, body={"temperature": 1}), touches=CACHE),
     Plant("semantic cache without labels", "semantic.in_shadow", True,
           lambda scene: _cached(scene, mode="semantic", semantic_state="shadow", n_lookups=8000, n_exact=3000),
           touches=CACHE),

@@ -106,7 +106,10 @@ class FactSnapshot:
             n_truncated=sum(_is_truncated(one) for one in attempts),
             faults=dict(Counter(_fault(one) for one in attempts if one.fault is not None)),
             n_input_tokens=sum(one.usage.input_total for one in done if one.usage is not None),
-            n_output_tokens=sum(one.usage.output for one in done if one.usage is not None))
+            n_cached_tokens=sum(one.usage.cached_read for one in done if one.usage is not None),
+            n_output_tokens=sum(one.usage.output for one in done if one.usage is not None),
+            cost_usd=_sum_costs(done), n_unpriced=sum(one.usage is not None and one.cost_usd is None for one in attempts),
+            cache=dict(Counter(one.cache for one in done if one.cache is not None)))
 
     def _prompt(self, route: str, flow: Flow) -> PromptRow:
         done = [one for one in self._done if one.route == route and one.usage is not None and one.ttft_s is not None]
@@ -124,6 +127,13 @@ class FactSnapshot:
             n_uncapped=n - len(caps), client_timeout_s=_spread([flow.silence_s] * n),
             ttft_by_input=_correlate(sizes, ttft_s), ttft_by_load=_correlate(loads, ttft_s[:400]),
             e2e_by_output=_correlate(outputs, [one.ended_at - one.accepted_at for one in done]), s_per_1k_input=slope)
+
+
+def _sum_costs(done: Iterable[RequestDone]) -> dict[str, float]:
+    costs_usd: Counter[str] = Counter()
+    for one in done:
+        costs_usd.update(one.cost_by_role)
+    return dict(costs_usd)
 
 
 def _retries(flow: Flow) -> bool:

@@ -17,6 +17,7 @@ from stayfast.core.events import Fanout
 from stayfast.core.snapshot import Snapshot
 from stayfast.core.types import Api, Request
 from stayfast.lab.doctor.observed import FactSnapshot
+from stayfast.lab.doctor.probed import ProbedFacts
 from stayfast.lab.doctor.scene import Flow, Scene
 from stayfast.lab.harness.virtual import SEED_STEP
 from stayfast.lab.simulated.settings import SimulatedUpstream
@@ -53,16 +54,16 @@ def load_scene(tree: Mapping[str, Any]) -> Settings:
 
 async def _observe(loop: SimLoop, scene: Scene, seed: int) -> Snapshot:
     settings = load_scene(_seed_upstreams({**QUIET, **scene.settings}, seed))
-    facts = FactSnapshot(loop, settings, scene.flows)
+    facts, probed = FactSnapshot(loop, settings, scene.flows), ProbedFacts(loop)
     observers = Observers(settings, loop)
-    observers.sink = Fanout(observers.sink, facts)
+    observers.sink = Fanout(observers.sink, facts, probed)
     system = build(settings, observers, {}, loop, Random(seed))
     ends_at = loop.now() + scene.seconds
     async with asyncio.TaskGroup() as group:
         senders = [group.create_task(_send_flow(system.gateway, (name, flow), loop, Random(f"{name}/{seed}"), ends_at))
                    for name, flow in scene.flows.items()]
         await asyncio.sleep(scene.seconds)
-        snapshot = facts.take(system)
+        snapshot = probed.complete(facts.take(system))
         for sender in senders:
             sender.cancel()
     return snapshot

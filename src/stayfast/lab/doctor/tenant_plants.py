@@ -28,8 +28,8 @@ def _disturbed(scene: Scene, running: int) -> Scene:
 
 
 def _costs(scene: Scene, cost_usd: dict[str, float], unpriced: int = 0) -> Scene:
-    return scene.amend(with_traffic("chat", cost_usd=cost_usd, n_hedges=60, n_hedges_won=20)).amend(
-        with_traffic("chat", "north", n_unpriced=unpriced))
+    priced = scene.amend(with_traffic("chat", cost_usd=cost_usd, n_hedges=60, n_hedges_won=20, n_unpriced=0))
+    return priced.amend(with_traffic("classify", n_unpriced=0)).amend(with_traffic("chat", "north", n_unpriced=unpriced))
 
 
 LARGE = {"n": 900, "n_tokens": 900_000}

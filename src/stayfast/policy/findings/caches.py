@@ -16,7 +16,7 @@ no hits at any size.
 from collections.abc import Iterable, Iterator
 
 from stayfast.core.findings import Finding, FindingSite, SettingsChange
-from stayfast.core.snapshot import CacheRow, Snapshot
+from stayfast.core.snapshot import CacheRow, PromptRow, Snapshot
 from stayfast.core.units import format_duration, format_share
 from stayfast.policy.findings.check import Check
 from stayfast.policy.findings.patches import change_settings
@@ -63,10 +63,17 @@ def _evicts_early(row: CacheRow, hits: float) -> bool:
 
 def _has_lost_repeats(snapshot: Snapshot, route: str, hits: float) -> bool:
     """Whether questions return that the cache does not answer. True if unknown: the sample has less than half of them."""
-    row = next((row for row in snapshot.prompts if row.route == route), None)
-    if row is None or row.n_repeated is None or row.n < max(MIN_PROMPTS, 0.5 * route_row(snapshot, route, HOUR_S).n):
-        return True
-    return share_of(row.n_repeated, row.n) > hits + LOST_REPEATS
+    row = _prompt_row(snapshot, route)
+    return not _knows_repeats(snapshot, route) or share_of(row.n_repeated or 0, row.n) > hits + LOST_REPEATS
+
+
+def _knows_repeats(snapshot: Snapshot, route: str) -> bool:
+    row = _prompt_row(snapshot, route)
+    return row.n_repeated is not None and row.n >= max(MIN_PROMPTS, 0.5 * route_row(snapshot, route, HOUR_S).n)
+
+
+def _prompt_row(snapshot: Snapshot, route: str) -> PromptRow:
+    return next((row for row in snapshot.prompts if row.route == route), PromptRow(route))
 
 
 def find_low_hits(snapshot: Snapshot) -> Iterable[Finding]:
@@ -75,12 +82,14 @@ def find_low_hits(snapshot: Snapshot) -> Iterable[Finding]:
         is_explained = _evicts_early(row, hits) or _expires_early(snapshot, row)
         if hits >= LOW_HITS or (is_explained and _has_lost_repeats(snapshot, row.route, hits)):
             continue
+        is_returning = _knows_repeats(snapshot, row.route) and _has_lost_repeats(snapshot, row.route, hits)
         do = (change_settings("Questions with the same meaning share an answer, within a proven error bound.",
                               {"routes": {row.route: {"cache": {"mode": "semantic"}}}}) if row.mode == "exact" else
               SettingsChange("Send equal questions as equal texts: no date, id or user name in the prompt."))
         yield Finding(
             "cache.hits_low", "warn", FindingSite(route=row.route),
             f"{format_share(hits)} of {row.n_lookups} lookups hit the cache.",
+            "Equal requests return, but their answers are not stored: cut at max_tokens, or too large." if is_returning else
             "Prompts differ in every request (a date or id in them), or questions hardly repeat.",
             evidence=(observe("hits", hits, "ratio", HOUR_S, SOURCE), observe("lookups", row.n_lookups, "", HOUR_S, SOURCE)),
             do=(do, change_settings("If questions do not repeat: no cache, and no lookup.",

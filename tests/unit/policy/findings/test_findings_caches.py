@@ -63,6 +63,11 @@ def test_look_alike_is_not_found(check: str, observed: Snapshot) -> None:
     assert find(check, observed) == []
 
 
+def test_low_hits_of_returning_questions_name_answers_that_are_not_stored() -> None:
+    assert "max_tokens" in find_one("cache.hits_low", cached(n_repeated=600)).because
+    assert "hardly repeat" in find_one("cache.hits_low", cached(n_repeated=20)).because
+
+
 def test_cache_in_a_shared_store_gets_a_larger_store() -> None:
     observed = cached({"store": "file"}, n_evicted=800, n_exact=200)
     observed.settings["stores"] = {"file": {"kind": "sqlite", "path": "/tmp/answers.db", "max_bytes": 100 * MIB}}
