@@ -33,8 +33,9 @@ test: $(STAMP) ## Run all tests (ARGS="tests/unit -k settings -m sockets")
 	$(BIN)/python -m pytest --serial only $(ARGS) -n 0; second=$$?; \
 	[ $$second != 5 ] || exit $$first; exit $$second
 
-clients: ## Install the Node SDK and pyright, else tests are skipped
+clients: ## Install the Node SDK, pyright and axe-core, else tests are skipped
 	npm ci --prefix tests/clients/node --no-audit --no-fund
+	npm ci --prefix tests/axe --no-audit --no-fund
 
 check: $(STAMP) ## Lint, types, floors, sizes, generated pages
 	$(BIN)/ruff check
@@ -65,5 +66,5 @@ lock: $(STAMP) ## Pin every dependency anew, with hashes (ARGS="--upgrade")
 		--output-file requirements/dev.txt $(ARGS)
 
 clean: ## Remove what these commands made, .venv too
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache tests/clients/node/node_modules
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache tests/clients/node/node_modules tests/axe/node_modules
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -20,6 +20,7 @@ from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.backend import ActiveSystem, PurgeFilter, RecentRequestsQuery
 from stayfast.server.config import ServerConfig
 from stayfast.server.lifecycle import GatewayServer, ServerHooks
+from stayfast.server.snapshot.service import SnapshotService
 from stayfast.testing import RecordingSink
 
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
@@ -112,6 +113,7 @@ class FakeBackend:
     forgotten: list[PurgeFilter] = field(default_factory=list)
     jobs: JobService | None = None
     resumable: frozenset[str] = frozenset()
+    snapshots: SnapshotService | None = None
 
     @property
     def together(self) -> "FakeBackend":

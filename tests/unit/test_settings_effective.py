@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from stayfast.cli import main
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Override, Settings, SettingsText, load_settings
 from stayfast.settings.effective import HIDDEN, SettingsReport, effective_settings, settings_as_yaml
@@ -109,6 +110,16 @@ def test_settings_as_yaml_comments_what_is_not_default() -> None:
     text = settings_as_yaml(SettingsReport(loaded("upstreams: {s: {kind: simulated}}\nroutes: {m: [s]}\n")).read())
     assert [line for line in text.splitlines() if "#" in line] == [
         "    kind: simulated  # s.yaml:1", "    upstreams: [s]  # s.yaml:2"]
+
+
+def test_check_effective_prints_settings_that_load_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On standard output only settings: it can be redirected into a file."""
+    file = tmp_path / "a.yaml"
+    file.write_text("server: {port: 81}\nupstreams: {s: {kind: simulated}}\nroutes: {m: [s]}\n", encoding="utf-8")
+    assert main(["check", "--effective", str(file)]) == 0
+    printed = capsys.readouterr().out
+    assert f"  port: 81  # {file}:1\n" in printed
+    assert loaded(printed) == loaded(file.read_text(encoding="utf-8"))
 
 
 def test_support_bot_settings_load_again() -> None:

@@ -6,7 +6,7 @@ answer. Counts between the last scrape and a crash are lost.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import nlargest
 from pathlib import Path
@@ -235,13 +235,18 @@ _NORMAL_S = 3600.0
 class _Question(msgspec.Struct, frozen=True):
     """A message from one worker to another."""
 
-    what: str  # metrics, list, one, caches, purge, answer, turn, fleet
+    what: str  # metrics, list, one, caches, purge, answer, turn, fleet, snapshot
     query: RecentRequestsQuery = RecentRequestsQuery()
     request_id: str = ""
     purge: PurgeFilter = PurgeFilter()
-    key: bytes = b""
+    key: bytes = b""  # of an answer; or a message about snapshots
     turn: ResumeRequest | None = None
     news: FleetNews | None = None
+
+
+def wrap_snapshot_message(message: bytes) -> bytes:
+    """A message about snapshots, for another worker."""
+    return msgspec.msgpack.encode(_Question("snapshot", key=message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +260,7 @@ class WorkerAggregate:
     caches: Caches
     turns: TurnRegistry
     fleet: Fleet | None = None  # None: in a laboratory
+    answer_snapshot: Callable[[bytes], Awaitable[bytes]] | None = None
 
     async def start(self) -> None:
         """Take over the counts of this worker's predecessor, and answer the others. Raises OSError."""
@@ -388,6 +394,8 @@ class WorkerAggregate:
             case "turn":
                 return msgspec.msgpack.encode(await self.turns.find_turn(question.turn) if question.turn is not None
                                               else None)
+            case "snapshot":
+                return await self.answer_snapshot(question.key) if self.answer_snapshot is not None else b""
             case "fleet":
                 return self._report_to_speaker(question.news)
             case _:

@@ -21,6 +21,8 @@ from stayfast.pipeline.plan import Route
 from stayfast.pipeline.stages.admit.admission import Admission, Admit
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.resilience.stall import TokenFlow
+from stayfast.settings import Settings
+from stayfast.settings.effective import SettingsReport
 from stayfast.turns.served import ServedTurn
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 from stayfast.workers.fleet.quota_leases import QuotaLeases
@@ -39,6 +41,7 @@ class Running:
     flows: Mapping[str, TokenFlow]  # of upstreams with an alternative, by name
     peers: Mapping[str, Peer]  # network addresses of upstreams, by name
     leases: QuotaLeases | None = None  # None: no other gateway shares the quotas
+    effective: SettingsReport | None = None  # None: in a laboratory
 
 
 class CurrentSystem:
@@ -75,6 +78,26 @@ class CurrentSystem:
 
     def peers(self) -> Mapping[str, Peer]:
         return self._running.peers if self._running is not None else {}
+
+    def settings(self) -> Settings | None:
+        """None: no system runs yet."""
+        effective = self.effective()
+        return effective.origin if effective is not None else None
+
+    def effective(self) -> SettingsReport | None:
+        """None: no system runs yet."""
+        return self._running.effective if self._running is not None else None
+
+    def first_token_promise(self, route: str) -> tuple[float, float] | None:
+        """Seconds to the first token that a route promises, and the promised share; None: no promise."""
+        settings = self.settings()
+        promised = settings.routes[route].slo.ttft if settings is not None and route in settings.routes else None
+        return (promised.under_s, promised.share) if promised is not None else None
+
+    def first_token_bound(self, route: str) -> float | None:
+        """The first part of `first_token_promise`."""
+        promise = self.first_token_promise(route)
+        return promise[0] if promise is not None else None
 
     def members(self) -> Iterable[UpstreamState]:
         return self._running.registry if self._running is not None else ()

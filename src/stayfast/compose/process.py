@@ -21,9 +21,11 @@ from stayfast.compose.caching import (
     purge_old_epochs_with_retries,
     restore_learned,
 )
+from stayfast.compose.engine_metrics import make_scrapers
 from stayfast.compose.engines import Engines, retire_engine
 from stayfast.compose.job_stores import open_job_stores
 from stayfast.compose.jobs import JobsHost, ProcessParts
+from stayfast.compose.probes import store_sites
 from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.events import LoopLag, Sink
@@ -85,8 +87,12 @@ class Process:
         self._current = ActiveSystem(system)
         self._begin(system)
         self._of_process.append(self._tasks.spawn(watch_loop(self._clock, self._observers.sink)))
+        self._of_process += self._observers.probes.start(self._tasks.spawn)
         if self._observers.worker_sync is not None:
             self._of_process.append(self._tasks.spawn(self._observers.worker_sync.run()))
+        collecting = self._observers.snapshots.start(self._tasks.spawn)
+        if collecting is not None:
+            self._of_process.append(collecting)
         self._observers.fleet.start(self._observers.aggregate, self._tasks.spawn)
         await self._jobs.start(is_needed=needs_jobs)
         if self._observers.leases is not None:
@@ -113,6 +119,7 @@ class Process:
         if self._jobs is not None:
             await self._jobs.stop()
         self._observers.aggregate.turns.cancel_all()
+        self._observers.probes.stop()
         for task in (*self._of_system, *self._of_process, self._purging):
             if task is not None:
                 task.cancel()
@@ -204,6 +211,8 @@ class Process:
         if self._jobs is not None:
             self._jobs.settings = system.settings
         self._observers.fleet.begin(system.settings, system.registry)
+        self._observers.probes.begin(store_sites(system.settings), make_scrapers(system.settings, self._clock),
+                                     self._tasks.spawn)
         if system.embedding is not None:
             self._tasks.spawn(self._load_embedder(system, system.embedding))
         elif why := explain_missing_packages(system.settings):
@@ -288,6 +297,7 @@ def run_process(settings: Settings, *, siblings: WorkerPeers, n_workers: int, re
             def draining() -> None:
                 observers.batch.flush()
                 observers.fleet.part.is_draining = True
+                observers.snapshots.feed.close()
                 observers.log.write_event("draining", worker=worker)
                 process.drain()
                 on_draining()

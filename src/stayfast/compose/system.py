@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate
+from stayfast.compose.aggregate import Caches, TurnRegistry, WorkerAggregate, wrap_snapshot_message
 from stayfast.compose.assembly import assemble
 from stayfast.compose.caching import SemanticCaches, Stores, make_embedding, make_refresher, make_stores, prefix_state
 from stayfast.compose.current import CurrentSystem, Running
@@ -23,7 +23,9 @@ from stayfast.compose.fleet import (
     tenant_quotas,
 )
 from stayfast.compose.fleet_host import Fleet
+from stayfast.compose.probes import make_probes
 from stayfast.compose.routes import bind_routes, make_routes, models_requested, queue_outlook, tier_of
+from stayfast.compose.snapshots import Snapshots, make_snapshots
 from stayfast.compose.state import state_report
 from stayfast.compose.telemetry import make_span_exporter, peer_addresses
 from stayfast.core.clock import Clock
@@ -41,6 +43,7 @@ from stayfast.observe.metrics.definitions import WEBSOCKET_MESSAGES, WEBSOCKETS
 from stayfast.observe.metrics.gen_ai import GenAiMetrics
 from stayfast.observe.metrics.job_metrics import JobMetrics
 from stayfast.observe.recent_requests import RecentRequests
+from stayfast.observe.snapshot.traffic import TrafficSink
 from stayfast.pipeline.admission.controller import QueueOutlook
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
 from stayfast.pipeline.gateway import Gateway
@@ -81,19 +84,24 @@ class Observers:
         self.sockets = SocketCounts()
         self.writer = LineWriter(log_config(settings))
         self.log = LogSink(log_config(settings), self.writer, clock)
-        self.metrics = MetricsSink(clock, slo_bounds_s(settings), lost=self._lost, in_flight=current.in_flight,
-                                   queued=current.queued, gauges=lambda: current.gauges() | self.fleet.gauges() | {
+        traffic = TrafficSink(clock, current.first_token_bound)
+        self.metrics = MetricsSink(clock, slo_bounds_s(settings), traffic=traffic, lost=self._lost,
+                                   in_flight=current.in_flight, queued=current.queued,
+                                   gauges=lambda: current.gauges() | self.fleet.gauges() | {
                                        WEBSOCKETS.name: self.sockets.open_rows()},
                                    counters=lambda: current.counters() | self.fleet.counters() | {
                                        WEBSOCKET_MESSAGES.name: self.sockets.message_rows()})
-        self.recent = RecentRequests(settings.recent)
+        recent = RecentRequests(settings.recent)
+        self.probes = make_probes(siblings.n if siblings is not None else 0, current, self.log,
+                                  lambda: self.writer.n_dropped, clock)
         self.tracing = make_span_exporter(settings, self.log, current.peers)
         self.held = HeldBytes(settings.server.max_buffered_bytes)
         has_metrics = settings.metrics.enabled
         gen_ai = GenAiMetrics(self.metrics.totals, current.peers) if has_metrics and settings.metrics.gen_ai else None
-        listeners: list[FactConsumer | None] = [self.log, self.recent, self.metrics if has_metrics else None, gen_ai,
+        listeners: list[FactConsumer | None] = [self.log, recent, traffic,
+                                            self.metrics if has_metrics else None, gen_ai,
                                             JobMetrics(self.metrics.totals) if has_metrics else None,
-                                            self.tracing, ThroughputMonitor(clock, current.flows)]
+                                            self.tracing, ThroughputMonitor(clock, current.flows), self.probes]
         self.batch = FactBatch(*[listener for listener in listeners if listener is not None])
         self.sink: Sink = sink or self.batch
         gateway = gateway_id(settings.fleet, boot_name(siblings))
@@ -102,9 +110,16 @@ class Observers:
         self.fleet = Fleet(gateway, settings, current, siblings, self.worker_sync, clock=clock, log=self.log.write_event)
         if self.leases is not None:
             self.leases.leader.count_live = lambda: self.fleet.part.n_gateways
-        self.aggregate = WorkerAggregate(self.metrics, self.recent, self.batch.flush, siblings or WorkerPeers(),
-                                        Caches(current.routes), TurnRegistry(current.turns), self.fleet)
+        peers = siblings or WorkerPeers()
+        self.snapshots = make_snapshots(
+            gateway, traffic, current, peers, clock, flush=self.batch.flush, encode=wrap_snapshot_message,
+            is_draining=lambda: self.fleet.part.is_draining, read_caches=self._read_caches)
+        self.aggregate = WorkerAggregate(self.metrics, recent, self.batch.flush, peers, Caches(current.routes),
+                                        TurnRegistry(current.turns), self.fleet, self.snapshots.answer)
         self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))
+
+    async def _read_caches(self) -> bytes:
+        return await self.aggregate.cache_stats()
 
     def _lost(self) -> list[tuple[str, int]]:
         """Log lines and spans that were dropped."""
@@ -145,6 +160,7 @@ class System:
     refresher: PrefixRefresher | None = None  # None: no route has a budget for refreshing prompt caches
     jobs: JobService | None = None  # None: this process has none
     effective: SettingsReport | None = None  # None: in a laboratory
+    snapshots: Snapshots | None = None  # None: in a laboratory
 
     @property
     def config(self) -> ServerConfig:
@@ -207,11 +223,12 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
                        tier_of=tier_of(settings), idempotency=settings.idempotency, owners=observers.owners,
                        old=old.gateway if old is not None else None)
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
+    effective = SettingsReport(settings, old.effective if old is not None else None, clock.wall())
     observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()),
-                                   peer_addresses(settings), observers.leases))
+                                   peer_addresses(settings), observers.leases, effective))
     return System(settings, gateway, registry, prober, observers.aggregate, open_stores, turns, embedding=embeds,
                   leases=observers.leases, refresher=make_refresher(named, registry, clock, sink), jobs=jobs,
-                  effective=SettingsReport(settings, old.effective if old is not None else None, clock.wall()))
+                  effective=effective, snapshots=observers.snapshots)
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,

@@ -66,6 +66,7 @@ ADMIT, CACHE, CONTEXT, ROUTE, CALL, RELAY, SETTLE = Stage
 
 
 JOB = "job"  # role of an attempt at a job: its client waits elsewhere, if at all
+NO_ROUTE = "none"  # the route of requests that no route matched, in counts
 FROM_CACHE = "(cache)"  # the name of the cache where an upstream is named; settings cannot use it
 
 

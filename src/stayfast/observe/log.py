@@ -203,6 +203,11 @@ class LogSink:
         self._clock = clock
         self._crowded: dict[str, tuple[float, int]] = {}  # by event: time of its last line, and number since then
 
+    @property
+    def level(self) -> str:
+        """The lowest severity that is written."""
+        return self._config.level
+
     def configure(self, config: LogConfig) -> None:
         """Apply another level, format or `requests`; the file descriptor stays."""
         self._config = config

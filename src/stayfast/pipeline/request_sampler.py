@@ -1,7 +1,7 @@
 """Samples ended requests: the shape of their prompts, and what their upstreams' rate-limit headers report.
 
-A prompt at most every PROMPT_EVERY_S, an upstream's headers at most every HEADERS_EVERY_S: at most two prompts and, for each
-upstream, one set of headers a second. Any other request costs two comparisons. The sampled request is measured after its
+At most every CHECK_EVERY_S a request is looked at: a prompt is sampled at most every PROMPT_EVERY_S, and the headers of each
+upstream at most every HEADERS_EVERY_S. Any other request costs a comparison. The sampled request is measured after its
 answer was sent. Its text is only read inside of the call; sizes and digests remain.
 """
 
@@ -15,6 +15,7 @@ from stayfast.pipeline.exchange import Exchange
 from stayfast.wire.prompt_shape import PromptOutline, measure_prompt
 from stayfast.wire.rate_headers import parse_headroom
 
+CHECK_EVERY_S: Final = 0.1
 PROMPT_EVERY_S: Final = 0.5
 HEADERS_EVERY_S: Final = 1.0
 MAX_ROUTES: Final = 256  # with digests of their last prompt
@@ -26,18 +27,20 @@ _UNMEASURED: Final = PromptOutline()
 class RequestSampler:
     """For one event loop. Instants are those of the requests' ends."""
 
-    __slots__ = ("_bodies", "_headers_at", "_pieces", "_prompt_at", "_sink")
+    __slots__ = ("_bodies", "_headers_at", "_pieces", "_prompt_at", "_sink", "due_at")
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
+        self.due_at = 0.0  # requests that end before need no `note_end`
         self._prompt_at = 0.0  # when the next prompt is due
         self._headers_at: dict[str | None, float] = {}  # by upstream: when its next headers are due
         self._pieces: dict[str, tuple[int, ...]] = {}  # by route: of the last sampled prompt
         self._bodies: dict[tuple[str, int], None] = {}  # digests of deterministic requests, oldest first
 
     def note_end(self, ex: Exchange, done: RequestDone) -> None:
-        """A request ended. Never raises for a prompt of unknown form."""
+        """A request ended, at `due_at` or later. Never raises for a prompt of unknown form."""
         now = done.ended_at
+        self.due_at = now + CHECK_EVERY_S
         if now >= self._headers_at.get(done.upstream, 0.0):
             self._headers_at[done.upstream] = now + HEADERS_EVERY_S
             self._report_headers(ex, now)

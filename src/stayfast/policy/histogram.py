@@ -17,7 +17,7 @@ When wrong: with fewer than 1 / (1 - q) values a quantile is the maximum; comput
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import ceil, exp2, log2
 
 PER_OCTAVE = 32
@@ -28,6 +28,16 @@ _ZERO = 30.0 * PER_OCTAVE  # makes every bucket number positive, so that int() r
 _SCALE = float(PER_OCTAVE)
 
 Packed = tuple[int, ...]  # bucket, count, bucket, count, ...
+
+
+def bucket_of(seconds: float) -> int:
+    """The bucket of one finite value."""
+    return int(log2(seconds) * _SCALE + _ZERO) if seconds > _LEAST else 0
+
+
+def middle_of(bucket: int) -> float:
+    """The value that stands for a bucket: within MAX_RELATIVE_ERROR of all values in it."""
+    return exp2((bucket - _ZERO) / PER_OCTAVE) * 2.0 * GAMMA / (1.0 + GAMMA)
 
 
 class LogHistogram:
@@ -50,6 +60,12 @@ class LogHistogram:
         for bucket, n in other.counts.items():
             counts[bucket] += n
 
+    def add_counts(self, counts: Mapping[int, int]) -> None:
+        """Add counts by bucket."""
+        mine = self.counts
+        for bucket, n in counts.items():
+            mine[bucket] += n
+
     @property
     def n(self) -> int:
         return sum(self.counts.values())
@@ -60,7 +76,7 @@ class LogHistogram:
         for bucket in sorted(self.counts):
             rank -= self.counts[bucket]
             if rank <= 0:
-                return exp2((bucket - _ZERO) / PER_OCTAVE) * 2.0 * GAMMA / (1.0 + GAMMA)
+                return middle_of(bucket)
         return None
 
     def pack(self) -> Packed:
@@ -100,6 +116,12 @@ class Window:
         if now >= self._ends_at:
             self._open_slot(now)
         self._open.add(seconds)
+
+    def add_all(self, counts: Mapping[int, int], now: float) -> None:
+        """Add counts by bucket, all as of `now`."""
+        if now >= self._ends_at:
+            self._open_slot(now)
+        self._open.add_counts(counts)
 
     def merge_last(self, seconds: float, now: float) -> LogHistogram:
         """The values of the last `seconds`, at most RETENTION_S."""

@@ -13,17 +13,20 @@ from urllib.parse import parse_qs
 import msgspec
 
 from stayfast.core.clock import Clock
-from stayfast.core.errors import Rejected
+from stayfast.core.errors import Rejected, StayfastError
 from stayfast.http.server.asgi import Message, Scope
 from stayfast.server.backend import ActiveSystem, PurgeFilter
 from stayfast.server.openapi import document
 from stayfast.server.paths import (
     CACHE,
     GATEWAYS,
+    HISTORY,
+    LIVE,
     METRICS,
     MODELS,
     REQUESTS,
     SETTINGS,
+    SNAPSHOT,
     STATE,
     error_dialect,
     parse_cache_key,
@@ -31,6 +34,7 @@ from stayfast.server.paths import (
     parse_request_id,
 )
 from stayfast.server.requests_query import parse_requests_query
+from stayfast.server.snapshot.endpoints import answer_snapshot, send_live
 from stayfast.wire.errors import encode_error
 from stayfast.wire.local_answers import render_model_list
 
@@ -68,8 +72,12 @@ class AdminApp:
             status, media, body = page()
         else:
             try:
+                if path == LIVE:
+                    self._require_admin(scope)
+                    await send_live(self._current.backend.snapshots, scope, send)
+                    return
                 status, media, body = await self._metrics(scope) if path == METRICS else _ok(await self._json(scope))
-            except Rejected as error:
+            except StayfastError as error:
                 status, headers, body = encode_error(error, error_dialect(scope["raw_path"].decode()),
                                                      scope["state"]["request_id"])
                 media = dict(headers).get("content-type", _JSON)
@@ -120,6 +128,9 @@ class AdminApp:
         if path == GATEWAYS:
             self._require_admin(scope)
             return await self._current.backend.together.gateways()
+        if path in (SNAPSHOT, HISTORY):
+            self._require_admin(scope)
+            return await answer_snapshot(self._current.backend.snapshots, scope)
         if path == CACHE:
             return await self._caches(scope)
         key = parse_cache_key(path)

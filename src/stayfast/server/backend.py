@@ -15,6 +15,7 @@ from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.auth import KeyTable
 from stayfast.server.config import ServerConfig, is_loopback
+from stayfast.server.snapshot.service import SnapshotService
 from stayfast.wire.request_body import DecodeLimits
 
 
@@ -81,6 +82,10 @@ class Backend(Protocol):
     @property
     def jobs(self) -> JobService | None:
         """Durable work; None: its store could not be opened."""
+
+    @property
+    def snapshots(self) -> SnapshotService | None:
+        """None: in a laboratory."""
 
     @property
     def resumable(self) -> frozenset[str]:

@@ -13,6 +13,7 @@ from stayfast.server.job_openapi import SCHEMAS as JOB_SCHEMAS
 from stayfast.server.job_openapi import job_paths
 from stayfast.server.paths import CACHE, GATEWAYS, HEALTH, MAX_LISTED, REQUESTS, SETTINGS, STATE
 from stayfast.server.requests_query import LISTS, OUTCOMES
+from stayfast.server.snapshot.openapi import snapshot_paths, snapshot_schemas
 from stayfast.wire.chat.request import ChatRequest, CompletionsRequest, EmbeddingsRequest
 from stayfast.wire.messages.request import CountRequest, MessagesRequest
 from stayfast.wire.responses.request import ResponsesRequest
@@ -191,6 +192,7 @@ def document(version: str) -> Json:
         "openapi": "3.1.0",
         "info": {"title": "Stayfast", "version": version, "description": _ABOUT},
         "paths": {path: {"post": _hot(api, schema_of[api])} for path, api in LLM_PATHS.items()} | _cold_paths()
+        | snapshot_paths({status: _REFUSALS[status] for status in ("400", "401", "403", "404", "429")})
         | job_paths(schema_of, {"$ref": _REF.format(name="Error")})
         | batch_paths({"$ref": _REF.format(name="Error")}, {"$ref": _REF.format(name="MessagesError")}),
         "security": [{}, {"bearer": []}, {"key": []}],
@@ -198,7 +200,7 @@ def document(version: str) -> Json:
             "schemas": components | {"Error": _ERROR, "MessagesError": _ERROR_OF_MESSAGES, "Model": _MODEL,
                                      "Models": _MODELS, "Health": _HEALTH, "Requests": _REQUESTS,
                                      "State": _STATE, "Settings": _SETTINGS, "Caches": _CACHES, "Gateways": _GATEWAYS,
-                                     "Forgotten": _FORGOTTEN, **JOB_SCHEMAS, **BATCH_SCHEMAS,
+                                     "Forgotten": _FORGOTTEN, **JOB_SCHEMAS, **BATCH_SCHEMAS, **snapshot_schemas(),
                                      "Kept": _STORED_ANSWER} | waterfalls,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"},
                                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"}},

@@ -15,8 +15,11 @@ SETTINGS = "/admin/settings"
 METRICS = "/metrics"
 CACHE = "/admin/cache"
 GATEWAYS = "/admin/gateways"
+SNAPSHOT = "/admin/snapshot"
+LIVE = "/admin/live"
+HISTORY = "/admin/live/history"
 MAX_LISTED = 1000  # requests in one response
-_OTHER_PATHS = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE, GATEWAYS, SETTINGS}
+_OTHER_PATHS = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE, GATEWAYS, SETTINGS, SNAPSHOT, HISTORY}
 _READ_METHODS = ("GET", "HEAD")
 RETRY_WHEN_DRAINING_S = 1.0
 
@@ -33,6 +36,8 @@ def allowed_methods(path: str) -> tuple[str, ...]:
     """The methods of a path; empty for an unknown path."""
     if path in LLM_ENDPOINTS:
         return ("POST",)
+    if path == LIVE:
+        return ("GET",)
     if path == CACHE or parse_cache_key(path) is not None:
         return (*_READ_METHODS, "DELETE")
     if path in _OTHER_PATHS or parse_model_id(path) is not None or parse_request_id(path) is not None:
@@ -44,7 +49,7 @@ def allowed_methods(path: str) -> tuple[str, ...]:
 
 def metric_label(path: str) -> str:
     """A path as a metric label. Unknown paths share one label, so that clients cannot add series."""
-    if path in LLM_ENDPOINTS or path in _OTHER_PATHS:
+    if path in LLM_ENDPOINTS or path in _OTHER_PATHS or path == LIVE:
         return path
     if parse_request_id(path) is not None:
         return f"{REQUESTS}/{{id}}"

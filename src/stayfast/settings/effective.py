@@ -57,6 +57,10 @@ class SettingsReport:
         self._settings = settings
         self._made = None if before is None else _after_reload(settings, before, at)
 
+    @property
+    def origin(self) -> Settings:
+        return self._settings
+
     def read(self) -> EffectiveSettings:
         """The settings and their sources; callers must not change them."""
         if self._made is None:

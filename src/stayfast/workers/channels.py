@@ -193,6 +193,10 @@ class WorkerPeers:
             tasks = {other: group.create_task(self._query(other, message(other))) for other in self.others}
         return {other: task.result() for other, task in tasks.items()}
 
+    async def query_one(self, other: int, message: bytes) -> bytes | None:
+        """The reply of one other worker; None: it did not reply in time."""
+        return await self._query(other, message)
+
     def close(self) -> None:
         if self._server is not None:
             self._server.close()

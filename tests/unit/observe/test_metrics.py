@@ -27,7 +27,7 @@ def test_a_request_is_counted_once_everywhere() -> None:
     for family in (known.TTFT, known.USABLE, known.E2E, known.TPOT):
         assert counted(metrics, family) == {OK: 1}
     assert counted(metrics, known.QUEUE_WAIT) == counted(metrics, known.OVERHEAD) == {("m",): 1}
-    assert counted(metrics, known.STAGE) == {("call",): 1}
+    assert counted(metrics, known.STAGE) == {("m", "call"): 1}
     assert metrics.totals.histograms[known.TTFT.name][OK].sum_s == 0.2
     assert metrics.totals.histograms[known.E2E.name][OK].sum_s == 0.5
 

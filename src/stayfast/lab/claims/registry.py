@@ -2,6 +2,7 @@
 
 from stayfast.lab.claims.agent import AGENT
 from stayfast.lab.claims.batch_run import BatchRunClaim
+from stayfast.lab.claims.board import BoardClaim
 from stayfast.lab.claims.brownout import Brownout
 from stayfast.lab.claims.budget import BudgetClaim
 from stayfast.lab.claims.budget_overhead import BudgetOverhead
@@ -46,5 +47,5 @@ def claims() -> dict[str, Claim]:
                                 Stragglers(),
                                 Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TableClaim(),
                                 BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
-                                JobThroughput(), DEADLINE, TOOLS, PARTIAL, AGENT)
+                                JobThroughput(), BoardClaim(), DEADLINE, TOOLS, PARTIAL, AGENT)
     return {claim.name: claim for claim in found}

@@ -34,10 +34,11 @@ from stayfast.core.events import (
     StoreCallDone,
     TokenGaps,
 )
-from stayfast.core.types import FROM_CACHE, JOB, Outcome, Stage
+from stayfast.core.types import JOB, NO_ROUTE, Outcome, Stage
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.counters import Histogram, Labels, MetricsSnapshot, Samples, Totals
-from stayfast.policy.histogram import LogHistogram, Window, merge_all
+from stayfast.observe.snapshot.traffic import LIMIT_CODES, TrafficSink
+from stayfast.policy.histogram import LogHistogram
 
 MEDIAN_TTL_S = 10.0  # lifetime of a computed median
 WINDOW_S = 300.0
@@ -78,7 +79,7 @@ class CacheSavings:
 
 
 Read = Callable[[], Iterable[tuple[str, int]]]
-LIMIT_CODES = "_s_exceeded"  # suffix of the gateway's own codes; an upstream's 504 has another code
+STAGES = tuple(Stage)
 LIVE_S = 300.0
 _AttemptKey = tuple[str, str, Outcome, str | None, int | None]  # route, upstream, outcome, fault, upstream's status
 
@@ -100,29 +101,36 @@ class MetricsSink:
     counted, not interpolated. Raises ValueError for other names.
     """
 
-    def __init__(self, clock: Clock, slo_bounds_s: Mapping[str, Iterable[float]] | None = None,
-                 *, in_flight: Read = tuple, lost: Read = tuple, queued: Callable[[], Iterable[tuple[Labels, int]]] = tuple,
+    def __init__(self, clock: Clock, slo_bounds_s: Mapping[str, Iterable[float]] | None = None, *,
+                 traffic: TrafficSink | None = None, in_flight: Read = tuple, lost: Read = tuple,
+                 queued: Callable[[], Iterable[tuple[Labels, int]]] = tuple,
                  gauges: Callable[[], Samples] = dict, counters: Callable[[], Samples] = dict) -> None:
-        """gauges, counters: rows that other objects keep, read at the scrape."""
-        self._clock = clock
+        """traffic: a consumer of the same facts before this one; None: it gets them here. gauges, counters: rows that other
+        objects keep, read at the scrape.
+        """
+        self._traffic = traffic or TrafficSink(clock)
+        self._feeds_traffic = traffic is None
         self.read_in_flight = in_flight  # requests in flight at the moment of the scrape, by upstream
         self._queued = queued  # requests that wait, by upstream and lane
         self._gauges = gauges
         self._counters = counters
         self.read_lost = lost  # log lines and spans that were thrown away since the start
         self.totals = Totals(known.bounds_of(slo_bounds_s or {}))
-        self._live: defaultdict[Labels, Window] = defaultdict(Window)  # route, upstream: times to the first token
         counts, histograms = self.totals.counters, self.totals.histograms
         self._requests, self._attempts = counts[known.REQUESTS.name], counts[known.ATTEMPTS.name]
         self._tokens, self._cost_usd = counts[known.TOKENS.name], counts[known.COST.name]
         self._reused, self._cache = counts[known.REUSED.name], counts[known.CACHE.name]
         self._gap_s = histograms[known.GAP.name]
-        self._stage_s = {stage: histograms[known.STAGE.name][(stage.value,)] for stage in Stage}
         self._saved = CacheSavings(self.totals, clock, self.first_tokens)
         self._series: dict[Labels, _RequestSeries] = {}  # route, upstream, outcome
         self._steps: defaultdict[str, set[str]] = defaultdict(set)  # names of served turns' steps, by upstream
 
     def consume(self, facts: Sequence[Fact]) -> None:
+        if self._feeds_traffic:
+            self._traffic.consume(facts)
+        self._count_facts(facts)
+
+    def _count_facts(self, facts: Sequence[Fact]) -> None:
         requests: list[RequestDone] = []
         attempts: dict[_AttemptKey, list[AttemptDone]] = {}
         for fact in facts:
@@ -150,17 +158,14 @@ class MetricsSink:
         """All counts of this process."""
         in_flight: list[tuple[Labels, float]] = [((upstream,), n) for upstream, n in self.read_in_flight()]
         lost: list[tuple[Labels, float]] = [((what,), n) for what, n in self.read_lost()]
-        routes = {route for route, _ in self._live}
-        live = {route: self.first_tokens(route, LIVE_S).pack() for route in routes}
+        live = {route: self.first_tokens(route, LIVE_S).pack() for route in self._traffic.routes()}
         queued: list[tuple[Labels, float]] = [(where, n) for where, n in self._queued()]
         gauges = {known.IN_FLIGHT.name: in_flight, known.QUEUE_DEPTH.name: queued, **self._gauges()}
         return self.totals.snapshot({known.LOST.name: lost, **self._counters()}, gauges, live)
 
     def first_tokens(self, route: str | None, seconds: float) -> LogHistogram:
         """Times to the first token on a route in the last `seconds`, from accept, without answers from the cache."""
-        now, of = self._clock.now(), route or known.NO_ROUTE
-        return merge_all(window.merge_last(seconds, now) for (name, upstream), window in self._live.items()
-                      if name == of and upstream != FROM_CACHE)
+        return self._traffic.first_tokens(route, seconds)
 
     def resume_from(self, snapshot: MetricsSnapshot) -> None:
         """Add the counts of the ended process that this one replaces."""
@@ -247,18 +252,15 @@ class MetricsSink:
 
     def _count_requests(self, facts: list[RequestDone]) -> None:
         by_series: dict[tuple[str, str, str], list[RequestDone]] = {}
-        spent_s: dict[Stage, list[float]] = {stage: [] for stage in Stage}
         requests, cached = self._requests, list[RequestDone]()
         for fact in facts:
-            route, outcome = fact.route or known.NO_ROUTE, outcome_of(fact)
+            route, outcome = fact.route or NO_ROUTE, outcome_of(fact)
             requests[route, fact.api._value_, str(fact.status)] += 1
             series_key = (route, fact.upstream or "", outcome)
             if series_key in by_series:
                 by_series[series_key].append(fact)
             else:
                 by_series[series_key] = [fact]
-            for done in fact.stages:
-                spent_s[done.stage].append(done.ended_at - done.began_at)
             if outcome != "ok" or fact.over_stage is not None:
                 self._count_problems(route, fact)
             if fact.cache is not None:
@@ -269,15 +271,14 @@ class MetricsSink:
             (self._series.get(series_key) or self._create_series(series_key)).take(same)
         for fact in cached:
             self._saved.record_hit(fact)
-        for stage, histogram in self._stage_s.items():
-            histogram.add_all(spent_s[stage])
 
     def _create_series(self, series_key: tuple[str, str, str]) -> "_RequestSeries":
-        histograms, route, upstream = self.totals.histograms, series_key[0], series_key[1]
+        histograms, route = self.totals.histograms, series_key[0]
         series = _RequestSeries(histograms[known.TTFT.name][series_key], histograms[known.USABLE.name][series_key],
                        histograms[known.E2E.name][series_key],
                        histograms[known.TPOT.name][series_key], histograms[known.QUEUE_WAIT.name][(route,)],
-                       histograms[known.OVERHEAD.name][(route,)], self._live[route, upstream])
+                       histograms[known.OVERHEAD.name][(route,)],
+                       {stage: histograms[known.STAGE.name][route, stage.value] for stage in STAGES})
         self._series[series_key] = series
         return series
 
@@ -308,22 +309,28 @@ class _RequestSeries:
     tpot_s: Histogram
     queue_s: Histogram
     own_s: Histogram
-    live: Window
+    stage_s: dict[Stage, Histogram]
 
     def take(self, facts: list[RequestDone]) -> None:
         self.e2e_s.add_all([fact.ended_at - fact.accepted_at for fact in facts])
         self.queue_s.add_all([fact.queue_s for fact in facts if fact.queue_s is not None])
         self.tpot_s.add_all([fact.tpot_s for fact in facts if fact.tpot_s is not None])
-        usable_s, ttfts_s, live = list[float](), list[float](), self.live
+        usable_s, ttfts_s = list[float](), list[float]()
         for fact in facts:
             ttft_s = fact.ttft_s
             if ttft_s is not None:
                 ttfts_s.append(ttft_s)
-                live.add(ttft_s, fact.ended_at)
                 if fact.stream:
                     usable_s.append(ttft_s)
                 elif fact.status < 400:
                     usable_s.append(fact.ended_at - fact.accepted_at)
+        spent_s: dict[Stage, list[float]] = {stage: [] for stage in STAGES}
+        for fact in facts:
+            for done in fact.stages:
+                spent_s[done.stage].append(done.ended_at - done.began_at)
+        for stage, values_s in spent_s.items():
+            if values_s:
+                self.stage_s[stage].add_all(values_s)
         self.ttft_s.add_all(ttfts_s)
         self.usable_s.add_all(usable_s)
         self.own_s.add_all([fact.own_s or 0.0 for fact in facts if fact.ttft_s is not None])

@@ -17,7 +17,6 @@ GEN_AI_TTFT_BOUNDS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0
 GEN_AI_TOKEN_BOUNDS = tuple(float(4**i) for i in range(14))  # 1 to 67,108,864
 
 MAX_STEP_NAMES = 64
-NO_ROUTE = "none"
 
 _WHERE = ("route", "upstream")
 _REQUEST_LABELS = ("route", "upstream", "outcome")
@@ -98,7 +97,7 @@ GAP = Family("stayfast_gap_seconds", "histogram", "Time between chunks of runnin
 QUEUE_WAIT = Family("stayfast_queue_wait_seconds", "histogram", "Accept to start of processing.", ("route",), OWN_BOUNDS_S)
 OVERHEAD = Family("stayfast_overhead_seconds", "histogram", "Time to first token without an attempt in progress.",
                   ("route",), OWN_BOUNDS_S)
-STAGE = Family("stayfast_stage_seconds", "histogram", "Time by stage.", ("stage",), OWN_BOUNDS_S)
+STAGE = Family("stayfast_stage_seconds", "histogram", "Time by stage.", ("route", "stage"), OWN_BOUNDS_S)
 STEP_SECONDS = Family("stayfast_turn_step_seconds", "histogram", "Time by step of served turns.", ("upstream", "step"),
                       OWN_BOUNDS_S)
 HANDSHAKE = Family("stayfast_handshake_seconds", "histogram", "TCP and TLS of new upstream connections.", ("upstream",),

@@ -7,7 +7,7 @@ figures are the same as in the gateway's metrics, under names that standard dash
 from collections.abc import Callable, Mapping, Sequence
 
 from stayfast.core.events import AttemptDone, Fact, RequestDone
-from stayfast.core.types import JOB
+from stayfast.core.types import JOB, NO_ROUTE
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.counters import Totals
 from stayfast.observe.tracing.config import OPERATIONS, Peer, error_type, is_turn
@@ -37,7 +37,7 @@ class GenAiMetrics:
                     self._count_operation(fact)
             elif isinstance(fact, RequestDone) and fact.ttft_s is not None and fact.stream and fact.role != JOB:
                 provider = self._provider_name(fact.upstream or "", fact.attempts[-1].kind if fact.attempts else "stayfast")
-                self._ttft_s[OPERATIONS[fact.api], provider, fact.route or known.NO_ROUTE].add(fact.ttft_s)
+                self._ttft_s[OPERATIONS[fact.api], provider, fact.route or NO_ROUTE].add(fact.ttft_s)
 
     def _count_operation(self, done: AttemptDone) -> None:
         labels = (OPERATIONS[done.api], self._provider_name(done.upstream, done.kind), self._model_name(done.model))

@@ -4,6 +4,7 @@ Counts are exact. Times and prompt sizes are histograms of at most DETAILS_A_S r
 busy gateway does not pay for them. At most MAX_TENANTS tenants a slot are told apart; the row OTHER has the rest.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -36,7 +37,7 @@ class TenantParts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TenantTraffic:
-    """For one event loop. Requests without a tenant are counted only if others have one."""
+    """For one event loop. Requests without a tenant are counted only if others have one, those of jobs never."""
 
     __slots__ = ("_detail_at", "_has_tenants", "_read_now", "_window")
 
@@ -48,37 +49,44 @@ class TenantTraffic:
 
     def consume(self, requests: Sequence[RequestDone]) -> None:
         """Count requests of clients."""
+        by_tenant: defaultdict[str | None, list[RequestDone]] = defaultdict(list)
         for fact in requests:
-            if fact.tenant is None:
-                if not self._has_tenants:
-                    continue
-            elif not self._has_tenants:
-                self._has_tenants = True
-            now = fact.ended_at
-            tally = self._window.at(fact.tenant or ANONYMOUS, now)
-            _count(tally.counts, fact)
-            if now >= self._detail_at:
-                self._detail_at = now + 1.0 / DETAILS_A_S
-                _add_details(tally, fact)
+            if not fact.role:
+                by_tenant[fact.tenant].append(fact)
+        if not self._has_tenants:
+            if not by_tenant.keys() - {None}:
+                return
+            self._has_tenants = True
+        for tenant, facts in by_tenant.items():
+            tally = self._window.at(tenant or ANONYMOUS, facts[-1].ended_at)
+            _count(tally.counts, facts)
+            for fact in facts:
+                if fact.ended_at >= self._detail_at:
+                    self._detail_at = fact.ended_at + 1.0 / DETAILS_A_S
+                    _add_details(tally, fact)
 
     def collect(self, now: float) -> TenantParts:
         return TenantParts(self._window.collect(now), dict(self._read_now()))
 
 
-def _count(counts: dict[str, float], fact: RequestDone) -> None:
-    counts["n"] += 1
-    status = fact.status
-    if status >= 400:
-        if fact.shed is not None:
-            counts["n_shed"] += 1
-        elif status >= 500 or status == 429:
-            counts["n_failed"] += 1
-    usage = fact.usage
-    if usage is not None:
-        counts["n_tokens"] += usage.input_total + usage.output
-    for attempt in fact.attempts:
-        if attempt.cost_usd:
-            counts["cost_usd"] += attempt.cost_usd
+def _count(counts: dict[str, float], facts: Sequence[RequestDone]) -> None:
+    """Count requests of one tenant."""
+    counts["n"] += len(facts)
+    n_tokens, usd = 0, 0.0
+    for fact in facts:
+        usage = fact.usage
+        if usage is not None:
+            n_tokens += usage.input_total + usage.output
+        for attempt in fact.attempts:
+            if attempt.cost_usd:
+                usd += attempt.cost_usd
+        if fact.status >= 400:
+            if fact.shed is not None:
+                counts["n_shed"] += 1
+            elif fact.status >= 500 or fact.status == 429:
+                counts["n_failed"] += 1
+    counts["n_tokens"] += n_tokens
+    counts["cost_usd"] += usd
 
 
 def _add_details(tally: RowTally, fact: RequestDone) -> None:

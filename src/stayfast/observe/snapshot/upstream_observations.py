@@ -24,10 +24,14 @@ SPAN_S: Final = 300.0
 SLOT_S: Final = 15.0
 HOUR_S: Final = 3600.0
 MINUTE_S: Final = 60.0
-MAX_RECENT: Final = 200  # attempts of an upstream
+MAX_RECENT: Final = 64  # attempts of an upstream; weighing the timings of more would hold the loop for longer than 2 ms
 MAX_EVALUATED: Final = 32
 MAX_BREAKER_CHANGES: Final = 1000
-WEIGH_EVERY_S: Final = 30.0
+WEIGH_EVERY_S: Final = 30.0  # the timings of the newest attempts, if ENOUGH are new; FEW_ENOUGH after WEIGH_LATEST_S
+WEIGH_LATEST_S: Final = 300.0
+ENOUGH: Final = 48
+FEW_ENOUGH: Final = 16
+MAX_WEIGHED: Final = 8  # weighings that count together
 CLUMP_CHUNKS: Final = 10
 CLUMP_RATIO: Final = 0.02
 CLUMP_TOKEN_S: Final = 0.0005
@@ -43,7 +47,7 @@ class QuotaSeen(msgspec.Struct, frozen=True):
     least: dict[str, float]
 
 
-class UpstreamPart(msgspec.Struct, frozen=True, omit_defaults=True):
+class ObservedUpstream(msgspec.Struct, frozen=True, omit_defaults=True):
     """One upstream as one worker sees it."""
 
     tally: PackedTally = PackedTally()
@@ -52,7 +56,7 @@ class UpstreamPart(msgspec.Struct, frozen=True, omit_defaults=True):
     batching: BatchingEvidence | None = None
 
 
-UpstreamParts = Mapping[str, UpstreamPart]
+ObservedUpstreams = Mapping[str, ObservedUpstream]
 
 
 class _Watched:
@@ -68,7 +72,7 @@ class _Watched:
         self.quota_left: dict[str, float] = {}
         self.quota_least: deque[tuple[float, dict[str, float]]] = deque()  # (start of the minute, least)
         self.evaluated_at = self.weighed_at = float("-inf")
-        self.batching: BatchingEvidence | None = None
+        self.batching: deque[BatchingEvidence] = deque(maxlen=MAX_WEIGHED)
 
 
 class UpstreamObservations:
@@ -84,11 +88,14 @@ class UpstreamObservations:
         watched = self._watched
         for fact in attempts:
             if fact.is_stream and fact.outcome is _SUCCESS:
-                watched[fact.upstream].recent.append(fact)
+                watched[fact.upstream].recent.append(fact)  # evaluated later: a reference is cheap
 
     def note_reused(self, reused: Sequence[ConnectionReused], now: float) -> None:
+        by_upstream: defaultdict[str, int] = defaultdict(int)
         for fact in reused:
-            self._window.at(fact.upstream, now).counts["n_reused"] += 1
+            by_upstream[fact.upstream] += 1
+        for upstream, n in by_upstream.items():
+            self._window.at(upstream, now).counts["n_reused"] += n
 
     def note_opened(self, fact: ConnectionOpened, now: float) -> None:
         tally = self._window.at(fact.upstream, now)
@@ -111,7 +118,11 @@ class UpstreamObservations:
         for kind, left in fact.left.items():
             least[kind] = min(left, least.get(kind, left))
 
-    def collect(self, now: float) -> UpstreamParts:
+    def quota_left(self) -> dict[str, dict[str, float]]:
+        """By upstream: what its newest report says is left."""
+        return {name: one.quota_left for name, one in self._watched.items() if one.quota_left}
+
+    def collect(self, now: float) -> ObservedUpstreams:
         for name, one in self._watched.items():
             self._evaluate(self._window.at(name, now), one, now)
         tallies = self._window.collect(now)
@@ -127,20 +138,25 @@ class UpstreamObservations:
         for fact in fresh[::max(1, len(fresh) // MAX_EVALUATED)]:
             _add_stream(tally, fact)
         one.evaluated_at = max([fact.ended_at for fact in fresh], default=one.evaluated_at)
-        if now >= one.weighed_at + WEIGH_EVERY_S:
+        n_new = sum(1 for fact in recent if fact.ended_at > one.weighed_at)
+        if now >= one.weighed_at + WEIGH_EVERY_S and (n_new >= ENOUGH or (
+                n_new >= FEW_ENOUGH and now >= one.weighed_at + WEIGH_LATEST_S)):
             one.weighed_at = now
-            one.batching = weigh_calls(_timings(recent))
+            one.batching.append(weigh_calls(_timings(recent)))
 
-    def _part(self, tally: PackedTally, one: _Watched | None, now: float) -> UpstreamPart:
+    def _part(self, tally: PackedTally, one: _Watched | None, now: float) -> ObservedUpstream:
         if one is None:
-            return UpstreamPart(tally)
+            return ObservedUpstream(tally)
         changes, least = one.breaker_changes, one.quota_least
         while changes and changes[0] <= now - HOUR_S:
             changes.popleft()
         while least and least[0][0] <= now - HOUR_S - MINUTE_S:
             least.popleft()
         quota = QuotaSeen(one.quota_at, one.quota_left, _least_of(known for _, known in least)) if least else None
-        return UpstreamPart(tally, len(changes), quota, one.batching)
+        batching = BatchingEvidence()
+        for evidence in one.batching:
+            batching.merge(evidence)
+        return ObservedUpstream(tally, len(changes), quota, batching if one.batching else None)
 
 
 def _add_stream(tally: RowTally, fact: AttemptDone) -> None:
@@ -171,7 +187,7 @@ def _least_of(reports: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return least
 
 
-def complete_upstreams(rows: Iterable[UpstreamRow], parts: Iterable[UpstreamParts],
+def complete_upstreams(rows: Iterable[UpstreamRow], parts: Iterable[ObservedUpstreams],
                        engines: Mapping[str, dict[str, float]] | None = None) -> tuple[UpstreamRow, ...]:
     """The rows with what all workers saw. engines: figures of self-hosted engines, by upstream."""
     known = list(parts)
@@ -180,7 +196,7 @@ def complete_upstreams(rows: Iterable[UpstreamRow], parts: Iterable[UpstreamPart
                             (engines or {}).get(row.name, {})) for row in rows])
 
 
-def _complete(row: UpstreamRow, tally: RowTally, parts: Sequence[UpstreamPart], engine: dict[str, float]) -> UpstreamRow:
+def _complete(row: UpstreamRow, tally: RowTally, parts: Sequence[ObservedUpstream], engine: dict[str, float]) -> UpstreamRow:
     quotas = [part.quota for part in parts if part.quota is not None]
     evidence = BatchingEvidence()
     for part in parts:
@@ -188,7 +204,7 @@ def _complete(row: UpstreamRow, tally: RowTally, parts: Sequence[UpstreamPart], 
             evidence.merge(part.batching)
     n_streams = tally.n("n_streams")
     return msgspec.structs.replace(
-        row, n_breaker_changes_1h=sum(part.n_breaker_changes_1h for part in parts),
+        row, n_breaker_changes_1h=row.n_breaker_changes_1h or sum(part.n_breaker_changes_1h for part in parts),
         tokens_per_s=tally.spread("tokens_per_s"), handshake_s=tally.spread("handshake_s"),
         connect_s=tally.spread("connect_s"), n_opened=tally.n("n_opened"), n_reused=tally.n("n_reused"),
         n_tls_resumed=tally.n("n_tls_resumed"),

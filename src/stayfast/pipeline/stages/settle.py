@@ -96,7 +96,8 @@ class Settle:
             is_client_retry=bool(arrival.headers) and arrival.is_sdk_retry,
         )
         self._sink.emit(done)
-        self._sampler.note_end(ex, done)
+        if done.ended_at >= self._sampler.due_at:
+            self._sampler.note_end(ex, done)
 
 
 def _status_and_error(why: BaseException | None) -> tuple[int, str | None]:

@@ -11,7 +11,7 @@ from stayfast.core.events import AttemptDone, BreakerChanged, ConnectionOpened, 
 from stayfast.core.samples import QuotaReported
 from stayfast.core.snapshot import UpstreamRow
 from stayfast.core.types import Outcome, Usage
-from stayfast.observe.snapshot.upstream_observations import UpstreamObservations, UpstreamParts, complete_upstreams
+from stayfast.observe.snapshot.upstream_observations import ObservedUpstreams, UpstreamObservations, complete_upstreams
 
 
 def stream(began_at: float, ttft_s: float = 0.5, spent_s: float = 2.0, n: int = 100, **fields: Any) -> AttemptDone:
@@ -21,12 +21,12 @@ def stream(began_at: float, ttft_s: float = 0.5, spent_s: float = 2.0, n: int = 
                           "last_s": ttft_s + spent_s, **fields})
 
 
-def row_of(*parts: UpstreamParts) -> UpstreamRow:
+def row_of(*parts: ObservedUpstreams) -> UpstreamRow:
     (row,) = complete_upstreams([UpstreamRow("up", kind="openai")], parts)
     return row
 
 
-def seen(*attempts: AttemptDone) -> UpstreamParts:
+def seen(*attempts: AttemptDone) -> ObservedUpstreams:
     observed = UpstreamObservations()
     observed.note_attempts(attempts)
     return observed.collect(max(fact.ended_at for fact in attempts))

@@ -127,7 +127,7 @@ function Zero({ frame }) {
 export function View({ address, live, frame, frames, isPaused, theme }) {
   const [hovered, setHovered] = useState(null);
   const filter = { route: address.route, upstream: address.upstream, q: address.q, ...hovered };
-  const windowS = Number(address.window) || 900;
+  const windowS = WINDOWS.some(([value]) => value === address.window) ? Number(address.window) : 900;
   const now = isPaused && frame ? frame.at : Math.max(frame?.at ?? 0, live.silence() ? (frame?.at ?? 0) + live.silence() : 0);
   if (!frame) return html`<p class="note">Waiting for the first frame of <a href=${endpoint("/admin/live")}>/admin/live</a> …</p>`;
   const isIdle = !frames.some((each) => each.routes?.some((route) => route.n || route.rps || route.in_flight));

@@ -42,8 +42,7 @@ function One({ id }) {
       <a class="close" href=${hrefOf({ request: "" })}>close (Esc)</a></header>
     ${held.status === 404 ? html`<p class="error" role="alert">This request is not in memory: it has expired, or never was here. Each worker
       remembers <code>recent.size</code> requests.</p>`
-    : html`<${Loaded} held=${held} path=${path}>${(fall) => html`<${Waterfall} fall=${fall} /><p class="note">In a terminal:
-      <code>stayfast explain ${fall.request_id}</code>. As text: <a href=${endpoint(path)}>${path}</a></p>`}<//>`}</section>`;
+    : html`<${Loaded} held=${held} path=${path}>${(fall) => html`<${Waterfall} fall=${fall} /><p class="note">In a terminal: <code>stayfast explain ${fall.request_id}</code>. As text: <a href=${endpoint(path)}>${path}</a></p>`}<//>`}</section>`;
 }
 
 function List({ address, isPaused }) {

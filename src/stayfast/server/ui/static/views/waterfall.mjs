@@ -18,11 +18,14 @@ export function ticksOf(whole, most) {
 
 /** The rows of the picture: {kind, depth, words, began, ended, first, stalls, allowance, isOver, isLost}. */
 export function rowsOf(fall) {
-  const rows = (fall.stages ?? []).map((stage) => ({
-    kind: "stage", depth: 0, began: stage.began_ms, ended: stage.began_ms + stage.spent_ms, isOver: stage.is_over,
-    allowance: stage.allowance_ms > 0 ? stage.began_ms + stage.allowance_ms : null,
-    words: `${stage.stage}: ${ms(stage.spent_ms)} of ${ms(stage.allowance_ms)}${stage.is_over ? ", over its budget" : ""}`,
-  }));
+  const whole = scaleOf(fall);
+  const rows = (fall.stages ?? []).map((stage) => {
+    const hasBudget = stage.allowance_ms > 0 && stage.began_ms + stage.allowance_ms < 0.99 * (fall.deadline_ms ?? Infinity);
+    const end = stage.began_ms + stage.allowance_ms;
+    return { kind: "stage", depth: 0, began: stage.began_ms, ended: stage.began_ms + stage.spent_ms, isOver: stage.is_over,
+      allowance: hasBudget && end <= whole ? end : null,
+      words: `${stage.stage}: ${ms(stage.spent_ms)}${hasBudget || stage.is_over ? ` of ${ms(stage.allowance_ms)}` : ""}${stage.is_over ? ", over its budget" : ""}` };
+  });
   (fall.attempts ?? []).forEach((lane, at) => {
     const role = lane.is_hedge ? "hedge" : "attempt";
     rows.push({ kind: lane.is_hedge ? "hedge" : "attempt", depth: 0, began: lane.began_ms, ended: lane.ended_ms,

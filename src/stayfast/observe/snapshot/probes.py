@@ -1,0 +1,167 @@
+"""All observations of one worker besides its traffic: a consumer of facts, and what it contributes to a snapshot.
+
+A batch of facts is grouped by type once. Frequent facts cost an addition or a reference each; all else happens when parts
+are collected, in the probes' own tasks, or for a few sampled requests a second.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from stayfast.core.clock import Clock
+from stayfast.core.events import (
+    AttemptDone,
+    BreakerChanged,
+    ConnectionOpened,
+    ConnectionReused,
+    Fact,
+    JobStoreCalled,
+    LoopLag,
+    RequestDone,
+    StoreCallDone,
+    StoreChanged,
+)
+from stayfast.core.samples import PromptSampled, QuotaReported
+from stayfast.core.snapshot import MachineRow, PromptRow, Spread, StoreRow, TenantRow, UpstreamRow
+from stayfast.observe.snapshot.engine_scraper import EngineParts, EngineScraper, EngineScrapers, merge_engines
+from stayfast.observe.snapshot.machine import MachinePart, MachineProbe, merge_loop_lag, merge_machines
+from stayfast.observe.snapshot.prompt_shapes import PromptShapes, merge_prompts
+from stayfast.observe.snapshot.store_probes import StorePart, StoreProbe, StoreSite, merge_stores
+from stayfast.observe.snapshot.tallies import PackedTally
+from stayfast.observe.snapshot.tenant_traffic import TenantNow, TenantParts, TenantTraffic, merge_tenants
+from stayfast.observe.snapshot.upstream_observations import (
+    ObservedUpstream,
+    UpstreamObservations,
+    complete_upstreams,
+)
+
+Spawn = Callable[[Coroutine[Any, Any, None]], Any]  # starts a task, which the caller cancels
+
+
+class ProbePart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one worker contributes. All but `machine` and `quota` are only in whole parts."""
+
+    machine: MachinePart
+    quota: dict[str, dict[str, float]] = {}  # by upstream: share of each limit that is left
+    prompts: dict[str, PackedTally] = {}
+    tenants: TenantParts = TenantParts()
+    upstreams: dict[str, ObservedUpstream] = {}
+    stores: dict[str, StorePart] = {}
+    engines: EngineParts = EngineParts()
+
+
+class ProbeRows(msgspec.Struct, frozen=True):
+    """The rows of a snapshot that come from probes."""
+
+    machines: tuple[MachineRow, ...]
+    prompts: tuple[PromptRow, ...]
+    tenants: tuple[TenantRow, ...]
+    stores: tuple[StoreRow, ...]
+    upstreams: tuple[UpstreamRow, ...]
+
+
+class WorkerProbes:
+    """A `FactConsumer`. For one event loop."""
+
+    __slots__ = ("_clock", "_engines", "_machine", "_prompts", "_stores", "_tenants", "_upstreams", "is_first")
+
+    def __init__(self, worker: int, clock: Clock, log: Callable[[], tuple[str, int]],
+                 tenants: Callable[[], Mapping[str, TenantNow]] = dict) -> None:
+        """log: its level, and the lines that it has lost. tenants: as admission has them now."""
+        self._clock = clock
+        self.is_first = worker == 0  # it reads servers and engines for all workers
+        self._machine = MachineProbe(worker, clock, log)
+        self._prompts = PromptShapes()
+        self._tenants = TenantTraffic(tenants)
+        self._upstreams = UpstreamObservations()
+        self._stores = StoreProbe(clock)
+        self._engines = EngineScrapers()
+
+    def start(self, spawn: Spawn) -> list[Any]:
+        """Start the tasks of the process; returns them."""
+        started = [spawn(self._machine.run())]
+        if self.is_first:
+            started.append(spawn(self._stores.run()))
+        return started
+
+    def begin(self, stores: Mapping[str, StoreSite], engines: Mapping[str, EngineScraper], spawn: Spawn) -> None:
+        """Watch the stores and engines of the settings, at the start and after a reload."""
+        self._stores.begin(stores)
+        if self.is_first:
+            self._engines.begin(engines, spawn)
+
+    def stop(self) -> None:
+        self._engines.stop()
+
+    def consume(self, facts: Sequence[Fact]) -> None:
+        by_type: defaultdict[type, list[Any]] = defaultdict(list)
+        for fact in facts:
+            by_type[type(fact)].append(fact)
+        if AttemptDone in by_type:
+            self._upstreams.note_attempts(by_type[AttemptDone])
+        if RequestDone in by_type:
+            self._tenants.consume(by_type[RequestDone])
+        if ConnectionReused in by_type:
+            self._upstreams.note_reused(by_type[ConnectionReused], self._clock.now())
+        if LoopLag in by_type:
+            self._machine.consume(by_type[LoopLag])
+        if not _FREQUENT.issuperset(by_type):
+            self._note_rare(by_type)
+
+    def _note_rare(self, by_type: Mapping[type, list[Any]]) -> None:
+        now, upstreams, stores = self._clock.now(), self._upstreams, self._stores
+        self._prompts.consume(by_type.get(PromptSampled, ()))
+        stores.note_calls(by_type.get(StoreCallDone, ()))
+        for quota in by_type.get(QuotaReported, ()):
+            upstreams.note_quota(quota)
+        for opened in by_type.get(ConnectionOpened, ()):
+            upstreams.note_opened(opened, now)
+        for breaker in by_type.get(BreakerChanged, ()):
+            upstreams.note_breaker(breaker, now)
+        for call in by_type.get(JobStoreCalled, ()):
+            stores.note_job_call(call)
+        for change in by_type.get(StoreChanged, ()):
+            stores.note_change(change)
+
+    def collect(self, *, is_whole: bool = True) -> ProbePart:
+        """What this worker contributes now."""
+        now = self._clock.now()
+        machine, quota = self._machine.collect(now), self._upstreams.quota_left()
+        if not is_whole:
+            return ProbePart(machine, quota)
+        return ProbePart(machine, quota, dict(self._prompts.collect(now)), self._tenants.collect(now),
+                         dict(self._upstreams.collect(now)), dict(self._stores.collect(now)), self._engines.collect(now))
+
+
+_FREQUENT: Final = frozenset((AttemptDone, RequestDone, ConnectionReused, LoopLag))
+
+
+def merge_probes(parts: Sequence[ProbePart], upstreams: Iterable[UpstreamRow]) -> ProbeRows:
+    """The rows of all workers. upstreams: rows of traffic, which are completed."""
+    return ProbeRows(
+        merge_machines(part.machine for part in parts), merge_prompts(part.prompts for part in parts),
+        merge_tenants(part.tenants for part in parts), merge_stores(part.stores for part in parts),
+        complete_upstreams(upstreams, [part.upstreams for part in parts], merge_engines(part.engines for part in parts)))
+
+
+class MachineTotals(msgspec.Struct, frozen=True):
+    """All workers together, for a frame. cpu_ratio: in cores. quota_left: of the scarcest limit, by upstream."""
+
+    loop_lag_s: Spread
+    cpu_ratio: float | None
+    rss_bytes: int
+    quota_left: dict[str, float]
+
+
+def sum_machines(parts: Sequence[ProbePart]) -> MachineTotals:
+    """The sums of all workers; cheap enough for each second."""
+    shares = [part.machine.row.cpu_ratio for part in parts if part.machine.row.cpu_ratio is not None]
+    left: dict[str, float] = {}
+    for part in parts:
+        for upstream, shares_left in part.quota.items():
+            if shares_left:
+                left[upstream] = min(*shares_left.values(), left.get(upstream, 1.0))
+    return MachineTotals(merge_loop_lag(part.machine for part in parts), sum(shares) if shares else None,
+                         sum(part.machine.row.rss_bytes for part in parts), left)

@@ -1,0 +1,95 @@
+"""What one worker contributes to snapshots and frames, and how the parts of all workers become one."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from stayfast.observe.snapshot.parts import Counts, SeriesKey, TrafficPart
+from stayfast.observe.snapshot.traffic import ClosedSlot, LiveSeries
+
+BREAKER_STATES = ("closed", "half_open", "open")  # ascending
+
+
+class UpstreamGauges(msgspec.Struct, omit_defaults=True):
+    """One upstream as one worker has it. The fields are those of `core.snapshot.UpstreamRow`."""
+
+    name: str
+    is_proven: bool = False
+    in_flight: int = 0
+    waiting: int = 0
+    limit: float | None = None
+    limit_why: str = ""
+    breaker: str = "closed"
+    breaker_why: str = ""
+    n_breaker_changes_1h: int = 0
+    suspended_s: float = 0.0
+    suspended_why: str = ""
+
+    def merge(self, other: "UpstreamGauges") -> None:
+        """Add another worker's. Requests add up; a limit is of all workers, so the largest counts; of breakers and
+        suspensions the worst counts.
+        """
+        self.is_proven = self.is_proven or other.is_proven
+        self.in_flight += other.in_flight
+        self.waiting += other.waiting
+        if other.limit is not None and (self.limit is None or (other.limit, other.limit_why) > (self.limit, self.limit_why)):
+            self.limit, self.limit_why = other.limit, other.limit_why
+        if (_badness(other.breaker), other.breaker_why) > (_badness(self.breaker), self.breaker_why):
+            self.breaker, self.breaker_why = other.breaker, other.breaker_why
+        self.n_breaker_changes_1h = max(self.n_breaker_changes_1h, other.n_breaker_changes_1h)
+        self.suspended_s, self.suspended_why = max((self.suspended_s, self.suspended_why),
+                                                   (other.suspended_s, other.suspended_why))
+
+
+class WorkerPart(msgspec.Struct, omit_defaults=True):
+    """One worker now. slots: closed ones that the collector lacks."""
+
+    worker: int
+    slots: list[ClosedSlot] = []
+    live: list[LiveSeries] = []
+    upstreams: list[UpstreamGauges] = []
+    n_waiting: int = 0  # for admission
+    is_draining: bool = False
+    caches: dict[str, Any] = {}  # by route: `compose.aggregate.WorkerCacheState`
+
+
+class MergedLive:
+    """The live series of all workers."""
+
+    __slots__ = ("heat", "n_tick", "open")
+
+    def __init__(self) -> None:
+        self.open: dict[SeriesKey, TrafficPart] = {}
+        self.heat: dict[SeriesKey, Counts] = {}
+        self.n_tick: dict[SeriesKey, int] = {}
+
+
+def merge_live(parts: Iterable[WorkerPart]) -> MergedLive:
+    """Sums of the open slots and the last ticks."""
+    whole = MergedLive()
+    for part in parts:
+        for series in part.live:
+            key = series.route, series.upstream
+            whole.open.setdefault(key, TrafficPart()).merge(series.open)
+            whole.n_tick[key] = whole.n_tick.get(key, 0) + series.n_tick
+            heat = whole.heat.setdefault(key, {})
+            for bucket, n in series.heat.items():
+                heat[bucket] = heat.get(bucket, 0) + n
+    return whole
+
+
+def merge_upstreams(parts: Iterable[WorkerPart]) -> list[UpstreamGauges]:
+    """Each upstream once, in the order of the settings."""
+    whole: dict[str, UpstreamGauges] = {}
+    for part in parts:
+        for upstream in part.upstreams:
+            if upstream.name in whole:
+                whole[upstream.name].merge(upstream)
+            else:
+                whole[upstream.name] = msgspec.structs.replace(upstream)
+    return list(whole.values())
+
+
+def _badness(breaker: str) -> int:
+    return BREAKER_STATES.index(breaker) if breaker in BREAKER_STATES else 0
