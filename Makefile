@@ -47,6 +47,7 @@ check: $(STAMP) ## Lint, types, floors, sizes, generated pages
 docs: $(STAMP) ## Write the generated pages and the rules in deploy anew
 	$(BIN)/stayfast schema > docs/reference/settings.schema.json
 	$(BIN)/stayfast schema --markdown > docs/reference/settings.md
+	$(BIN)/python scripts/doctor_table.py
 	$(BIN)/python -c 'import yaml; print(next(yaml.safe_load_all(open("deploy/kubernetes.yaml")))["data"]["stayfast.yaml"])' \
 		| OPENAI_API_KEY=none MY_APP_DIGEST=sha256:$$(printf '%064d' 0) \
 		$(BIN)/stayfast alerts --config /dev/stdin --out deploy/prometheus/stayfast.rules.yml

@@ -16,8 +16,9 @@ from stayfast import __version__
 EXIT_STATUSES = """\
 exit status:
   0    success; for `serve`: every running answer was finished
-  1    `serve` cut answers off at shutdown; a check found a problem
-  2    wrong usage
+  1    `serve` cut answers off at shutdown; a check found a problem;
+       `doctor` found something to change
+  2    wrong usage; `doctor`, `top`: no data
   3    the address is in use or not available
   4    the workers cannot be started
   5    nothing to do: `cache purge` found no answer, `warm` found no cacheable
@@ -205,6 +206,17 @@ def _add_monitoring(commands: "argparse._SubParsersAction[Command]") -> None:
     listing.add_argument("--outcome", help="ok, degraded, client_left, failed or rejected")
     listing.add_argument("--since", metavar="TIME", help="ended within this time, for example 5m")
     _add_gateway_options(listing)
+    _add_doctor(commands)
+
+
+def _add_doctor(commands: "argparse._SubParsersAction[Command]") -> None:
+    doctor = commands.add_parser("doctor", help="find what is wrong with a gateway, and what to change")
+    doctor.add_argument("target", nargs="?", default="http://127.0.0.1:8090", metavar="URL|FILE",
+                        help="the gateway, a file of its /admin/snapshot, or - (default: %(default)s)")
+    doctor.add_argument("--since", metavar="TIME", help="also what began or ended since then, such as 02:10 or 30m")
+    doctor.add_argument("--all", action="store_true", help="also show findings that another one explains")
+    doctor.add_argument("--json", action="store_true", help="print JSON")
+    doctor.add_argument("--key-env", metavar="NAME", help="the variable of the environment that holds a key")
 
 
 def _add_warm(commands: "argparse._SubParsersAction[Command]") -> None:

@@ -10,6 +10,7 @@ from stayfast.lab.claims.cache_lookup_cost import CacheLookupCost
 from stayfast.lab.claims.cancel import Cancel
 from stayfast.lab.claims.coalesce import Coalesce
 from stayfast.lab.claims.deadline import DEADLINE
+from stayfast.lab.claims.doctor import DoctorClaim
 from stayfast.lab.claims.fair import FAIR
 from stayfast.lab.claims.fleet import FleetClaim
 from stayfast.lab.claims.isolation import Isolation
@@ -47,5 +48,5 @@ def claims() -> dict[str, Claim]:
                                 Stragglers(),
                                 Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TableClaim(),
                                 BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
-                                JobThroughput(), BoardClaim(), DEADLINE, TOOLS, PARTIAL, AGENT)
+                                DoctorClaim(), JobThroughput(), BoardClaim(), DEADLINE, TOOLS, PARTIAL, AGENT)
     return {claim.name: claim for claim in found}

@@ -77,11 +77,11 @@ PLANTS = (
     Plant("a limit of 30 s that nothing reaches", "timeouts.first_token_too_long", False, lambda scene: _hang(scene, 0.0),
           touches=HEDGE | LIMITS),
     Plant("deadline below the median", "timeouts.deadline_below_median", True,
-          lambda scene: scene.set(**chat(deadline=0.9)), touches=LIMITS),
+          lambda scene: scene.set(**chat(deadline=0.9)), touches=LIMITS | TTFT),
     Plant("deadline of 3 s", "timeouts.deadline_below_median", False, lambda scene: scene.set(**chat(deadline=3.0)),
           touches=LIMITS),
     Plant("clients that wait 0.6 s", "timeouts.client_too_short", True,
-          lambda scene: scene.set_flow("chat", silence_s=0.6), touches=LIMITS),
+          lambda scene: scene.set_flow("chat", silence_s=0.6), touches=LIMITS | TTFT),  # no longer wait is seen
     Plant("clients that wait 30 s", "timeouts.client_too_short", False,
           lambda scene: scene.set_flow("chat", silence_s=30.0), touches=LIMITS),
     Plant("clients that wait 600 s for a deadline of 10 s", "timeouts.client_too_long", True,

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import reduce
 from itertools import count
 from random import Random
@@ -29,22 +28,26 @@ from stayfast.testing.simloop import SimLoop, run
 from stayfast.wire.request_body import decode
 
 QUIET = {"log": {"level": "error", "requests": False}}
-N_KNOWN = 8
-_known: list[tuple[Scene, int, Snapshot]] = []  # runs without amendments, newest last
 
 
 def observe_scene(scene: Scene, seed: int = 1) -> Snapshot:
-    """Run a scene and return the snapshot at its end. All randomness comes from `seed`.
+    """Run a scene and return the snapshot at its end. All randomness comes from `seed`."""
+    return SceneRunner(seed).observe(scene)
 
-    Half of the plants only amend the healthy scene, so the last runs are remembered.
-    """
-    plain = replace(scene, amendments=())
-    snapshot = next((known for other, known_seed, known in _known if known_seed == seed and other == plain), None)
-    if snapshot is None:
-        snapshot = run(lambda loop: _observe(loop, plain, seed))
-        _known.append((plain, seed, snapshot))
-        del _known[:-N_KNOWN]
-    return reduce(lambda before, amend: amend(before), scene.amendments, snapshot)
+
+class SceneRunner:
+    """Runs scenes with one seed. Scenes that differ in their amendments only are run once."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self._seed = seed
+        self._taken: dict[str, tuple[Scene, Snapshot]] = {}  # the scene lives on, so its functions' addresses stay unique
+
+    def observe(self, scene: Scene) -> Snapshot:
+        """The snapshot at the end of a scene."""
+        key = f"{json.dumps(scene.settings, sort_keys=True)} {scene.flows} {scene.seconds}"
+        if key not in self._taken:
+            self._taken[key] = scene, run(lambda loop: _observe(loop, scene, self._seed))
+        return reduce(lambda before, amendment: amendment(before), scene.amendments, self._taken[key][1])
 
 
 def load_scene(tree: Mapping[str, Any]) -> Settings:

@@ -20,6 +20,7 @@ from stayfast.policy.findings.check import Check
 from stayfast.policy.findings.figures import (
     MIN_FOR_P95,
     MIN_FOR_P99,
+    MIN_REQUESTS,
     NOW_S,
     hour_of,
     is_more_than,
@@ -121,7 +122,7 @@ def _by_route(snapshot: Snapshot, least: int) -> dict[str, list[TrafficRow]]:
 
 def find_slow_upstream(snapshot: Snapshot) -> Iterable[Finding]:
     """One upstream of a route is slower than its fastest, in the median."""
-    for route, rows in _by_route(snapshot, MIN_FOR_P95).items():
+    for route, rows in _by_route(snapshot, MIN_REQUESTS).items():
         fastest = min(rows, key=lambda row: row.ttft_s.p50 or 0.0)
         least_s = fastest.ttft_s.p50 or 0.0
         for row in rows:

@@ -4,7 +4,7 @@ Problem: 429 means requests, input tokens, output tokens or money, and each has 
 three times each make 27 calls. Rule: the scarcest dimension of the provider's own headers names the cause.
 
     rate limited   5 % of an upstream's calls answer 429 or 529
-    headroom       under 10 % of a limit is left, before the first 429
+    headroom       under 10 % of a limit is left
     reserved       output tokens are scarce, and max_tokens is four times what answers use: providers charge it in advance
     stacking       5 % of the requests are retries of SDKs, and the gateway makes over 1.2 calls for each request
     retry-after    the gateway names a wait over 120 s: the OpenAI SDK then does not retry at all
@@ -100,8 +100,7 @@ def find_little_headroom(snapshot: Snapshot) -> Iterable[Finding]:
     calls = _calls(snapshot)
     for row in snapshot.upstreams:
         dimension, left = min(row.quota_left.items(), key=lambda item: item[1], default=("", 1.0))
-        n, n_limited = calls.get(row.name, (0, 0))
-        if left >= SCARCE or n < MIN_REQUESTS or n_limited > MANY_LIMITED * n:
+        if left >= SCARCE or calls.get(row.name, (0, 0))[0] < MIN_CALLS:
             continue
         least = row.quota_left_1h.get(dimension, left)
         yield Finding(

@@ -121,6 +121,8 @@ def find_provider_bound(snapshot: Snapshot) -> Iterable[Finding]:
         promise = promise_of(snapshot, row.route)
         if promise is None or not is_more_than(1 - promise.share, row.n_late, row.n) or p99_s > TAIL_FACTOR * p50_s:
             continue
+        if p50_s < promise.under_s / 2:
+            continue  # late ones failed or were refused
         yield Finding(
             "waits.provider_bound", "warn", FindingSite(route=row.route),
             f"The provider decides the wait: p50 {text_s(p50_s)}, for short and long prompts and at any load.",

@@ -155,7 +155,8 @@ class FleetLink:
         members = [record.as_member() for record, _ in records.values() if record.version]
         rows = [record.as_row(seen_s_ago, is_self=record.id == self.id)
                 for record, seen_s_ago in sorted(records.values(), key=lambda item: item[0].id)]
-        return {"object": "list", "data": rows, "why_alone": why or None, "findings": find_differences(members)}
+        return {"object": "list", "data": rows, "why_alone": why or None,
+                "findings": [finding.summary for finding in find_differences(members)]}
 
     async def purge_elsewhere(self, what: bytes) -> RemotePurge:
         """Execute a purge at all other gateways; waits PURGE_WAIT_S at most. Without the server it is retried."""

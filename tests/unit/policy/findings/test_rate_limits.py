@@ -29,9 +29,9 @@ def test_refused_calls_without_headers_may_be_a_spend_limit() -> None:
     assert not list(FIND["limits.rate_limited"](limited(40)))
 
 
-def test_headroom_is_found_before_calls_are_refused() -> None:
+def test_headroom_is_found_with_and_without_refused_calls() -> None:
     assert list(FIND["limits.headroom"](limited(0, quota_left={"tokens": 0.05})))
-    assert not list(FIND["limits.headroom"](limited(300, quota_left={"tokens": 0.05})))
+    assert list(FIND["limits.headroom"](limited(300, quota_left={"tokens": 0.05})))
     assert not list(FIND["limits.headroom"](limited(0, quota_left={"tokens": 0.15})))
 
 
