@@ -255,13 +255,13 @@ def find_stale_answers(snapshot: Snapshot) -> Iterable[Finding]:
 
 
 CHECKS = (
-    Check("cache.hits_low", "A response cache hits less than 30 % of lookups.", find_low_hits),
-    Check("cache.evicts_early", "A response cache evicts answers before their next use.", find_early_eviction),
-    Check("cache.expires_early", "Answers expire after minutes while the cache has room.", find_early_expiry),
-    Check("cache.bypassed", "Most requests of a route with a cache may not use it.", find_bypassed, ("cache.hits_low",)),
-    Check("cache.candidate", "Deterministic prompts repeat on a route without a cache.", find_candidates),
-    Check("semantic.in_shadow", "A semantic cache compares answers for long and serves none.", find_shadow,
+    Check("cache.hits_low", "a response cache hits less than 30 % of lookups", find_low_hits),
+    Check("cache.evicts_early", "a response cache evicts answers before their next use", find_early_eviction),
+    Check("cache.expires_early", "answers expire after minutes while the cache has room", find_early_expiry),
+    Check("cache.bypassed", "most requests of a route with a cache may not use it", find_bypassed, ("cache.hits_low",)),
+    Check("cache.candidate", "deterministic prompts repeat on a route without a cache", find_candidates),
+    Check("semantic.in_shadow", "a semantic cache compares answers for long and serves none", find_shadow,
           ("cache.hits_low",)),
-    Check("semantic.error_over_bound", "Semantic hits may be wrong more often than allowed.", find_semantic_error),
-    Check("cache.stale", "Many answers of a cache are past their lifetime.", find_stale_answers),
+    Check("semantic.error_over_bound", "semantic hits may be wrong more often than allowed", find_semantic_error),
+    Check("cache.stale", "many answers of a cache are past their lifetime", find_stale_answers),
 )

@@ -158,11 +158,11 @@ def find_disturbance(snapshot: Snapshot) -> Iterable[Finding]:
 
 
 CHECKS = (
-    Check("jobs.overdue", "Queued jobs are past their deadline.", find_overdue),
-    Check("jobs.unserved", "Jobs wait, and none runs.", find_unserved, ("jobs.overdue", "jobs.queue_deep")),
-    Check("jobs.queue_deep", "More jobs are queued than a day's work.", find_deep_queue, ("jobs.overdue",)),
-    Check("jobs.dead", "Jobs used up their attempts.", find_dead),
-    Check("jobs.uneven_batches", "Completion times of batches vary widely.", find_uneven_batches),
-    Check("jobs.disturb_live", "Jobs make live requests slower.", find_disturbance,
+    Check("jobs.overdue", "queued jobs are past their deadline", find_overdue),
+    Check("jobs.unserved", "jobs wait, and none runs", find_unserved, ("jobs.overdue", "jobs.queue_deep")),
+    Check("jobs.queue_deep", "more jobs are queued than a day's work", find_deep_queue, ("jobs.overdue",)),
+    Check("jobs.dead", "jobs used up their attempts", find_dead),
+    Check("jobs.uneven_batches", "completion times of batches vary widely", find_uneven_batches),
+    Check("jobs.disturb_live", "jobs make live requests slower", find_disturbance,
           ("latency.all_slow", "latency.promise_missed", "waits.queue_bound", "load.near_limit")),
 )

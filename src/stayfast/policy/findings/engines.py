@@ -290,18 +290,18 @@ def _separate_long(snapshot: Snapshot, row: UpstreamRow) -> SettingsChange:
 _TAIL = ("latency.tail", "latency.uneven_upstreams", "hedging.off", "latency.promise_missed")
 _QUEUED = (*_TAIL, "waits.queue_bound", "latency.slow_upstream", "load.near_limit")
 CHECKS = (
-    Check("engine.memory_bound", "Requests wait at an engine whose KV memory is full.", find_full_memory,
+    Check("engine.memory_bound", "requests wait at an engine whose KV memory is full", find_full_memory,
           ("engine.preempts", "engine.kv_hit_low", *_QUEUED)),
-    Check("engine.compute_bound", "Requests wait at an engine with free KV memory.", find_full_batch, _QUEUED),
-    Check("engine.preempts", "An engine stops running requests for lack of memory.", find_preemptions,
+    Check("engine.compute_bound", "requests wait at an engine with free KV memory", find_full_batch, _QUEUED),
+    Check("engine.preempts", "an engine stops running requests for lack of memory", find_preemptions,
           ("streams.stalls",)),
-    Check("engine.drafts_rejected", "Speculative decoding accepts under half of its draft tokens.", find_rejected_drafts),
-    Check("engine.drafts_for_short", "Speculative decoding is used for short answers.", find_short_drafts),
-    Check("engine.memory_grows", "The GPU memory of an engine grows.", find_memory_growth),
-    Check("engine.cold_starts", "An engine starts several times an hour.", find_cold_starts, _TAIL),
-    Check("engine.figures_old", "The metrics of an engine are old.", find_stale_figures),
-    Check("engine.static_batches", "An upstream finishes a batch before it admits a request.", find_static_batches,
+    Check("engine.drafts_rejected", "speculative decoding accepts under half of its draft tokens", find_rejected_drafts),
+    Check("engine.drafts_for_short", "speculative decoding is used for short answers", find_short_drafts),
+    Check("engine.memory_grows", "the GPU memory of an engine grows", find_memory_growth),
+    Check("engine.cold_starts", "an engine starts several times an hour", find_cold_starts, _TAIL),
+    Check("engine.figures_old", "the metrics of an engine are old", find_stale_figures),
+    Check("engine.static_batches", "an upstream finishes a batch before it admits a request", find_static_batches,
           (*_QUEUED, "prompt.stragglers")),
-    Check("prompt.stragglers", "A few very long prompts delay the short ones.", find_stragglers,
+    Check("prompt.stragglers", "a few very long prompts delay the short ones", find_stragglers,
           (*_TAIL, "waits.prefill_bound")),
 )

@@ -162,11 +162,11 @@ def find_buffering(snapshot: Snapshot) -> Iterable[Finding]:
 
 
 CHECKS = (
-    Check("network.handshakes", "Many requests wait for a new connection.", find_handshakes, ("network.tls_not_resumed",)),
-    Check("network.tls_not_resumed", "New TLS connections do not resume sessions.", find_full_handshakes),
-    Check("network.far_region", "An upstream is in a far region.", find_far_region),
-    Check("network.slow_handshake", "Connections take far longer than their round trips.", find_slow_handshakes,
+    Check("network.handshakes", "many requests wait for a new connection", find_handshakes, ("network.tls_not_resumed",)),
+    Check("network.tls_not_resumed", "new TLS connections do not resume sessions", find_full_handshakes),
+    Check("network.far_region", "an upstream is in a far region", find_far_region),
+    Check("network.slow_handshake", "connections take far longer than their round trips", find_slow_handshakes,
           ("network.handshakes",)),
-    Check("network.buffering_proxy", "Streams arrive all at once: a proxy buffers.", find_buffering,
+    Check("network.buffering_proxy", "streams arrive all at once: a proxy buffers", find_buffering,
           ("latency.promise_missed", "latency.slow_upstream", "latency.uneven_upstreams")),
 )

@@ -95,7 +95,7 @@ def find_dear_hedges(snapshot: Snapshot) -> Iterable[Finding]:
 
 
 CHECKS = (
-    Check("price.missing", "Attempts have no price.", find_missing),
-    Check("price.old", "Prices are over 90 days old.", find_old),
-    Check("hedge.cost", "Second attempts cost over a tenth of all calls.", find_dear_hedges),
+    Check("price.missing", "attempts have no price", find_missing),
+    Check("price.old", "prices are over 90 days old", find_old),
+    Check("hedge.cost", "second attempts cost over a tenth of all calls", find_dear_hedges),
 )

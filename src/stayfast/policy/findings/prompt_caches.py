@@ -140,12 +140,12 @@ def find_cold_engine_cache(snapshot: Snapshot) -> Iterable[Finding]:
 
 
 CHECKS = (
-    Check("prompt.cache_rarely_read", "Prompts share their beginning, and the provider's cache is hardly read.",
+    Check("prompt.cache_rarely_read", "prompts share their beginning, and the provider's cache is hardly read",
           find_rarely_read, ("prompt.long_system", "prompt.tools_dominate", "prompt.history_growth", "waits.prefill_bound")),
-    Check("prompt.prefix_differs", "Long instructions begin differently in each request.", find_differing_prefix,
+    Check("prompt.prefix_differs", "long instructions begin differently in each request", find_differing_prefix,
           ("prompt.long_system", "prompt.cache_rarely_read")),
-    Check("prompt.cache_dropped", "The provider's cache serves much less than in the hour before.", find_dropped_share,
+    Check("prompt.cache_dropped", "the provider's cache serves much less than in the hour before", find_dropped_share,
           ("prompt.cache_rarely_read", "prompt.long_system", "latency.all_slow")),
-    Check("engine.kv_hit_low", "The prefix cache of an engine finds little of prompts that share their beginning.",
+    Check("engine.kv_hit_low", "the prefix cache of an engine finds little of prompts that share their beginning",
           find_cold_engine_cache),
 )

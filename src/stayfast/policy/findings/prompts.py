@@ -179,13 +179,13 @@ def find_varied_biases(snapshot: Snapshot) -> Iterable[Finding]:
 
 
 CHECKS = (
-    Check("prompt.history_growth", "The history of conversations grows and is most of the prompt.", find_history_growth,
+    Check("prompt.history_growth", "the history of conversations grows and is most of the prompt", find_history_growth,
           ("prompt.stragglers", "waits.prefill_bound")),
-    Check("prompt.long_system", "The system prompt has over 1,000 tokens that no cache serves.", find_long_system,
+    Check("prompt.long_system", "the system prompt has over 1,000 tokens that no cache serves", find_long_system,
           ("waits.prefill_bound",)),
-    Check("prompt.tools_dominate", "Definitions of tools are most of the prompt.", find_dominant_tools,
+    Check("prompt.tools_dominate", "definitions of tools are most of the prompt", find_dominant_tools,
           ("waits.prefill_bound",)),
-    Check("prompt.retrieval_dominates", "Retrieved documents are most of the prompt, and the first token waits for them.",
+    Check("prompt.retrieval_dominates", "retrieved documents are most of the prompt, and the first token waits for them",
           find_dominant_retrieval, ("waits.prefill_bound", "prompt.stragglers")),
-    Check("prompt.varied_logit_bias", "Logit biases differ from request to request.", find_varied_biases),
+    Check("prompt.varied_logit_bias", "logit biases differ from request to request", find_varied_biases),
 )

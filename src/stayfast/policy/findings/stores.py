@@ -114,9 +114,9 @@ def find_full(snapshot: Snapshot) -> Iterable[Finding]:
 
 
 CHECKS = (
-    Check("store.down", "A shared store does not answer.", find_down, ("cache.hits_low", "store.slow", "jobs.unserved")),
-    Check("store.slow", "A shared store is slow.", find_slow, ("cache.hits_low",)),
-    Check("store.evicts_state", "The server evicts the state of limits or jobs.", find_evictions),
-    Check("store.nearly_full", "A server that may not evict is nearly full.", find_full,
+    Check("store.down", "a shared store does not answer", find_down, ("cache.hits_low", "store.slow", "jobs.unserved")),
+    Check("store.slow", "a shared store is slow", find_slow, ("cache.hits_low",)),
+    Check("store.evicts_state", "the server evicts the state of limits or jobs", find_evictions),
+    Check("store.nearly_full", "a server that may not evict is nearly full", find_full,
           ("store.evicts_state", "store.down")),
 )

@@ -176,9 +176,9 @@ def find_starved(snapshot: Snapshot) -> Iterable[Finding]:
 
 
 CHECKS = (
-    Check("tenant.noisy", "One tenant's load makes others wait.", find_noisy,
+    Check("tenant.noisy", "one tenant's load makes others wait", find_noisy,
           ("tenant.starved", "load.shedding", "load.long_queue", "load.near_limit", "time.stage_dominates")),
-    Check("tenant.long_prompts", "A tenant with long prompts is slow, and slows down others.", find_long_prompts),
-    Check("tenant.at_quota", "A tenant's quota is used up.", find_used_quota),
-    Check("tenant.starved", "A tenant gets less than its share.", find_starved),
+    Check("tenant.long_prompts", "a tenant with long prompts is slow, and slows down others", find_long_prompts),
+    Check("tenant.at_quota", "a tenant's quota is used up", find_used_quota),
+    Check("tenant.starved", "a tenant gets less than its share", find_starved),
 )
