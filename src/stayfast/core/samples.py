@@ -27,6 +27,7 @@ class PromptSampled(msgspec.Struct, frozen=True, gc=False):
     upstream: str = ""  # that answered
     n_running: int | None = None  # calls at the upstream when its attempt started
     has_parts: bool = True  # False: too large to measure more than `input_tokens`
+    is_repeated: bool = False  # equal to an earlier sample of the route, with a temperature or seed that a cache accepts
 
 
 class QuotaReported(msgspec.Struct, frozen=True, gc=False):

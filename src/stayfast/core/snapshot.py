@@ -90,6 +90,7 @@ class PromptRow(msgspec.Struct, frozen=True, omit_defaults=True):
     n_uncapped: int = 0
     n_logit_bias: int = 0
     n_logit_biases: int = 0  # different ones
+    n_repeated: int | None = None  # equal to an earlier one of the sample, with a temperature or seed that a cache accepts
     n_images: int = 0
     client_timeout_s: Spread = Spread()  # read time-out that the SDK states
     output_tokens: Spread = Spread()

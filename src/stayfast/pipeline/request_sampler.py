@@ -19,6 +19,7 @@ CHECK_EVERY_S: Final = 0.1
 PROMPT_EVERY_S: Final = 0.5
 HEADERS_EVERY_S: Final = 1.0
 MAX_ROUTES: Final = 256  # with digests of their last prompt
+MAX_BODIES: Final = 4096  # of which a repetition is noticed: half an hour of samples
 LONG_MESSAGE_TOKENS: Final = 400  # people rarely write that much; the rest is a document
 _UNMEASURED: Final = PromptOutline()
 
@@ -26,7 +27,7 @@ _UNMEASURED: Final = PromptOutline()
 class RequestSampler:
     """For one event loop. Instants are those of the requests' ends."""
 
-    __slots__ = ("_headers_at", "_pieces", "_prompt_at", "_sink", "due_at")
+    __slots__ = ("_bodies", "_headers_at", "_pieces", "_prompt_at", "_sink", "due_at")
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -34,6 +35,7 @@ class RequestSampler:
         self._prompt_at = 0.0  # when the next prompt is due
         self._headers_at: dict[str | None, float] = {}  # by upstream: when its next headers are due
         self._pieces: dict[str, tuple[int, ...]] = {}  # by route: of the last sampled prompt
+        self._bodies: dict[tuple[str, int], None] = {}  # digests of deterministic requests, oldest first
 
     def note_end(self, ex: Exchange, done: RequestDone) -> None:
         """A request ended, at `due_at` or later. Never raises for a prompt of unknown form."""
@@ -70,7 +72,19 @@ class RequestSampler:
             usage.output if usage is not None else None,
             attempt.ttft_s if is_ok and attempt is not None and request.stream else None,
             attempt.ended_at - attempt.began_at if is_ok and attempt is not None else None,
-            done.upstream or "", attempt.n_running if attempt is not None else None, shape is not None)
+            done.upstream or "", attempt.n_running if attempt is not None else None, shape is not None,
+            self._is_repeated(route, known))
+
+    def _is_repeated(self, route: str, shape: PromptOutline) -> bool:
+        """Whether an equal body was sampled before; from now on it was."""
+        if shape.body_digest is None:
+            return False
+        key = (route, shape.body_digest)
+        is_known = key in self._bodies
+        self._bodies[key] = None
+        if len(self._bodies) > MAX_BODIES:
+            del self._bodies[next(iter(self._bodies))]
+        return is_known
 
     def _compare(self, route: str, shape: PromptOutline) -> float | None:
         """The share of the prompt that the route's last sample had, too; the digests replace those of the last sample."""

@@ -19,6 +19,7 @@ from stayfast.wire.prompt import LAYOUT_APIS, MESSAGES, SYSTEM, TOOLS, PromptBlo
 MAX_BYTES: Final = 512 * 1024  # about 128,000 tokens
 PIECE_BYTES: Final = 256
 MAX_PIECES: Final = 1024  # the first 256 KiB
+DETERMINISTIC_TEMPERATURE: Final = 0.3  # default of `cache.max_temperature`
 _IMAGES: Final = frozenset(("image", "image_url", "input_image"))
 _RESULTS: Final = frozenset(("tool_result", "search_result", "document", "function_call_output"))
 _RESULT_ROLES: Final = frozenset(("tool", "function"))
@@ -27,6 +28,8 @@ _NO_BIAS: Final = (b"", b"null", b"{}")
 
 class _Extra(Struct, gc=False):
     logit_bias: Raw = Raw(b"")
+    temperature: Any = None
+    seed: Any = None
 
 
 class _Kind(Struct, gc=False):
@@ -52,6 +55,7 @@ class PromptOutline(Struct, frozen=True, gc=False):
     n_images: int = 0
     bias_digest: int | None = None  # None: no logit biases
     pieces: tuple[int, ...] = ()
+    body_digest: int | None = None  # None: its answer may vary (DETERMINISTIC_TEMPERATURE, no seed)
 
     def shared_ratio(self, pieces: Sequence[int]) -> float | None:
         """The share of this prompt's measured beginning that equals the beginning of another; None: too short to tell."""
@@ -72,7 +76,8 @@ def measure_prompt(request: Request) -> PromptOutline | None:
         return None
     try:
         prompt = read_prompt(body).prompt
-        bias = bytes(_EXTRA.decode(body).logit_bias)
+        extra = _EXTRA.decode(body)
+        bias = bytes(extra.logit_bias)
         blocks = PromptLayout(body, request.api).blocks if request.api in LAYOUT_APIS else []
         sizes, n_images = _measure_blocks(blocks)
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -88,7 +93,13 @@ def measure_prompt(request: Request) -> PromptOutline | None:
         n_history=n_of_messages - n_last, n_last=n_last,
         n_results=sum(size for block, size in last if _is_result(block)),
         n_messages=len({block.at for block in blocks if block.section == MESSAGES}), n_images=n_images,
-        bias_digest=None if bias in _NO_BIAS else crc32(bias), pieces=_digest_pieces(prompt))
+        bias_digest=None if bias in _NO_BIAS else crc32(bias), pieces=_digest_pieces(prompt),
+        body_digest=hash(body) if _is_deterministic(extra) else None)
+
+
+def _is_deterministic(extra: _Extra) -> bool:
+    warmth = extra.temperature
+    return extra.seed is not None or (isinstance(warmth, int | float) and warmth <= DETERMINISTIC_TEMPERATURE)
 
 
 def _measure_blocks(blocks: Sequence[PromptBlock]) -> tuple[list[int], int]:

@@ -70,6 +70,14 @@ def test_measure_prompt_equal_logit_biases_have_equal_digests() -> None:
     assert shape_of(messages=prompt, logit_bias={}).bias_digest is None
 
 
+@pytest.mark.parametrize(("fields", "has_digest"), [
+    ({"temperature": 0}, True), ({"temperature": 0.3}, True), ({"temperature": 1, "seed": 7}, True), ({}, False),
+    ({"temperature": 1}, False)])
+def test_measure_prompt_digest_of_the_body_needs_a_repeatable_answer(fields: dict[str, Any], has_digest: bool) -> None:
+    one, other = (shape_of(messages=[say("user", "a" * 400)], **fields) for _ in range(2))
+    assert (one.body_digest is not None, one.body_digest == other.body_digest) == (has_digest, True)
+
+
 def test_measure_prompt_large_body_is_not_measured() -> None:
     body = json.dumps({"model": "m", "messages": [say("user", "x" * (1 << 19))]}).encode()
     assert measure_prompt(decode(Api.CHAT, body)) is None

@@ -1,9 +1,21 @@
 """All planted faults and look-alikes, from the modules of their themes."""
 
-from stayfast.lab.doctor import latency_plants, load_plants, upstream_plants, wait_plants
+from stayfast.lab.doctor import (
+    cache_plants,
+    engine_plants,
+    latency_plants,
+    load_plants,
+    machine_plants,
+    prompt_plants,
+    tenant_plants,
+    upstream_plants,
+    wait_plants,
+)
 from stayfast.lab.doctor.scene import Plant
 
-PLANTS: tuple[Plant, ...] = (*latency_plants.PLANTS, *wait_plants.PLANTS, *upstream_plants.PLANTS, *load_plants.PLANTS)
+PLANTS: tuple[Plant, ...] = (
+    *latency_plants.PLANTS, *wait_plants.PLANTS, *upstream_plants.PLANTS, *load_plants.PLANTS, *prompt_plants.PLANTS,
+    *cache_plants.PLANTS, *engine_plants.PLANTS, *machine_plants.PLANTS, *tenant_plants.PLANTS)
 
 
 def faults() -> list[Plant]:

@@ -40,14 +40,14 @@ class SceneRunner:
 
     def __init__(self, seed: int = 1) -> None:
         self._seed = seed
-        self._taken: dict[str, Snapshot] = {}
+        self._taken: dict[str, tuple[Scene, Snapshot]] = {}  # the scene lives on, so its functions' addresses stay unique
 
     def observe(self, scene: Scene) -> Snapshot:
         """The snapshot at the end of a scene."""
         key = f"{json.dumps(scene.settings, sort_keys=True)} {scene.flows} {scene.seconds}"
         if key not in self._taken:
-            self._taken[key] = run(lambda loop: _observe(loop, scene, self._seed))
-        return reduce(lambda before, amendment: amendment(before), scene.amendments, self._taken[key])
+            self._taken[key] = scene, run(lambda loop: _observe(loop, scene, self._seed))
+        return reduce(lambda before, amendment: amendment(before), scene.amendments, self._taken[key][1])
 
 
 def load_scene(tree: Mapping[str, Any]) -> Settings:

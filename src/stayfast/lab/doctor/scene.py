@@ -17,7 +17,8 @@ Tree = Mapping[str, Any]
 
 def plain_messages(rng: Random, flow: "Flow") -> list[dict[str, Any]]:
     """One question of about `flow.input_tokens` tokens."""
-    return [{"role": "user", "content": "word" * draw_tokens(rng, flow.input_tokens)}]
+    n = draw_tokens(rng, flow.input_tokens)
+    return [{"role": "user", "content": f"{n}: {'word' * n}"}]  # prompts of different lengths begin differently
 
 
 def draw_tokens(rng: Random, median_and_sigma: tuple[float, float]) -> int:

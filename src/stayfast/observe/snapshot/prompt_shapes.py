@@ -39,6 +39,7 @@ class PromptShapes:
 def _add_sample(tally: RowTally, sample: PromptSampled) -> None:
     counts, histograms, pairs = tally.counts, tally.histograms, tally.pairs
     counts["n"] += 1
+    counts["n_repeated"] += sample.is_repeated
     histograms["input_tokens"].add(sample.input_tokens)
     if sample.has_parts:
         for name in _TOKENS[1:]:
@@ -88,7 +89,7 @@ def _prompt_row(route: str, tally: RowTally) -> PromptRow:
     correlations = [pool_pairs(_of_upstreams(tally, figure))[0].correlation for figure in (_BY_INPUT, _BY_LOAD, _BY_OUTPUT)]
     n_shared = tally.counts["n_shared"]
     return PromptRow(
-        route, tally.n(), **{name: tally.spread(name) for name in _TOKENS},
+        route, tally.n(), **{name: tally.spread(name) for name in _TOKENS}, n_repeated=tally.n("n_repeated"),
         n_messages=tally.spread("n_messages"), growth_tokens=growth, max_tokens=tally.spread("max_tokens"),
         n_uncapped=tally.n("n_uncapped"), n_logit_bias=tally.n("n_logit_bias"), n_logit_biases=len(tally.marks["biases"]),
         n_images=tally.n("n_images"), client_timeout_s=tally.spread("client_timeout_s"),

@@ -84,5 +84,5 @@ def find_hedge_waste(snapshot: Snapshot) -> Iterable[Finding]:
 CHECKS = (
     Check("hedging.off", "hedges are off where they would cut the p99 by a fifth", find_hedging_off,
           ("latency.tail", "latency.promise_missed", "latency.uneven_upstreams")),
-    Check("hedging.waste", "fewer than 15 % of the second attempts win", find_hedge_waste),
+    Check("hedging.waste", "fewer than 15 % of the second attempts win", find_hedge_waste, ("hedge.cost",)),
 )

@@ -37,5 +37,5 @@ def _scalar(value: object) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
         return value
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return str(round(value)) if abs(value) >= 1000 else f"{value:.4g}"  # YAML 1.1 reads 2e+05 as a text
     return msgspec.json.encode(value).decode()

@@ -4,11 +4,32 @@ from collections.abc import Iterable, Mapping
 
 from stayfast.core.findings import Finding
 from stayfast.core.snapshot import Snapshot
-from stayfast.policy.findings import hedging, latency, load, rate_limits, stages, time_limits, upstream_health, waits
+from stayfast.policy.findings import (
+    caches,
+    durable_work,
+    engines,
+    hedging,
+    latency,
+    load,
+    machine,
+    network,
+    prices,
+    prompt_caches,
+    prompts,
+    rate_limits,
+    stages,
+    stores,
+    tenants,
+    time_limits,
+    upstream_health,
+    waits,
+)
 from stayfast.policy.findings.check import Check
 
-CHECKS: tuple[Check, ...] = (*latency.CHECKS, *hedging.CHECKS, *time_limits.CHECKS, *waits.CHECKS, *stages.CHECKS,
-                             *rate_limits.CHECKS, *upstream_health.CHECKS, *load.CHECKS)
+CHECKS: tuple[Check, ...] = (
+    *latency.CHECKS, *hedging.CHECKS, *time_limits.CHECKS, *waits.CHECKS, *stages.CHECKS, *rate_limits.CHECKS,
+    *upstream_health.CHECKS, *load.CHECKS, *prompts.CHECKS, *prompt_caches.CHECKS, *caches.CHECKS, *stores.CHECKS,
+    *engines.CHECKS, *network.CHECKS, *machine.CHECKS, *tenants.CHECKS, *durable_work.CHECKS, *prices.CHECKS)
 
 
 def _report_elsewhere(_: Snapshot) -> Iterable[Finding]:
@@ -18,8 +39,10 @@ def _report_elsewhere(_: Snapshot) -> Iterable[Finding]:
 # Found by parts that see more than a snapshot, and contained in `Snapshot.reported`.
 REPORTED: tuple[Check, ...] = (
     Check("prompt.moving_prefix", "A part of the prompt changes between requests and ends the provider's cache.",
-          _report_elsewhere),
-    Check("prompt.cache_unread", "The provider's cache is written and never read.", _report_elsewhere),
+          _report_elsewhere,
+          ("prompt.prefix_differs", "prompt.cache_dropped", "prompt.cache_rarely_read", "prompt.long_system")),
+    Check("prompt.cache_unread", "The provider's cache is written and never read.", _report_elsewhere,
+          ("prompt.cache_rarely_read", "prompt.long_system")),
     Check("prompt.field_refused", "An upstream rejects a field that the prompt cache needs.", _report_elsewhere),
     Check("semantic.judge_unclear", "The model that compares answers of a semantic cache gives no verdicts.",
           _report_elsewhere),

@@ -1,6 +1,7 @@
 """Patches as YAML."""
 
 import pytest
+import yaml
 
 from stayfast.policy.findings.patches import change_settings, write_patch
 from stayfast.settings.load import SettingsText, load_settings
@@ -16,6 +17,11 @@ def test_names_that_yaml_would_change_are_quoted(name: str) -> None:
     text = write_patch({"upstreams": {"u": {"kind": "openai", "key": "k"}},
                         "routes": {name: {"upstreams": ["u"], "deadline": 2.0}}})
     assert list(load_settings(SettingsText("patch", text), {}).routes) == [name]
+
+
+@pytest.mark.parametrize("value", [200_000.0, 12_345.6, 999.99, 0.05, 1e6])
+def test_float_is_read_as_a_number(value: float) -> None:
+    assert yaml.safe_load(write_patch({"value": value}))["value"] == pytest.approx(value, rel=1e-3)
 
 
 def test_change_has_effect_patch_and_saving() -> None:

@@ -1,0 +1,101 @@
+"""Cost: calls without a price, old prices, and second attempts that cost more than they should.
+
+Problem: budgets, cost limits and advice count only what has a price. Rule:
+
+    missing   over 5 % of the attempts with tokens have no price
+    old       a price is over 90 days old; providers change prices a few times a year
+    hedges    second attempts cost over a tenth of all calls
+
+Source: 5 to 10 % of cost for hedges is what "LLM Latency In Production: What Actually Works" expects. When wrong: an own
+engine has no price per token; a price of 0 says so.
+"""
+
+from collections.abc import Iterable
+
+from stayfast.core.findings import Finding, FindingSite, SettingsChange
+from stayfast.core.snapshot import Snapshot
+from stayfast.core.units import format_share
+from stayfast.policy.findings.check import Check
+from stayfast.policy.findings.patches import change_settings
+from stayfast.policy.findings.rows import HOUR_S, observe, share_of
+
+MIN_ATTEMPTS = 50
+UNPRICED = 0.05  # less is a rare model name
+OLD_DAYS = 90.0
+HEDGE_COST = 0.1  # "expect 5 to 10 percent cost"; also the upper end of the automatic budget
+MIN_COST_USD = 0.01  # in an hour; below it nothing is to be saved
+
+
+def find_missing(snapshot: Snapshot) -> Iterable[Finding]:
+    """Upstreams whose attempts have no price, where others have one."""
+    by_upstream: dict[str, tuple[int, int]] = {}
+    for row in snapshot.rows_by_upstream(HOUR_S):
+        unpriced, attempts = by_upstream.get(row.upstream, (0, 0))
+        by_upstream[row.upstream] = unpriced + row.n_unpriced, attempts + max(row.n_attempts, row.n)
+    for name, (unpriced, attempts) in by_upstream.items():
+        share = share_of(unpriced, attempts)
+        if attempts < MIN_ATTEMPTS or share < UNPRICED or not _counts_cost(snapshot):
+            continue
+        yield Finding(
+            "price.missing", "info", FindingSite(upstream=name),
+            f"{format_share(share)} of {attempts} attempts at {name} have no price.",
+            "Their model is not in the price table. They count as free in cost limits, reports and advice.",
+            evidence=(observe("attempts without a price", share, "ratio", HOUR_S, "stayfast_cost_usd_total"),
+                      observe("attempts", attempts, "", HOUR_S, "stayfast_attempts_total")),
+            do=(change_settings("Fill in the provider's prices; for an own engine 0 is right.",
+                                {"upstreams": {name: {"prices": {"*": {"input_per_mtok": 0, "output_per_mtok": 0}}}}}),),
+            verify="/admin/snapshot traffic: n_unpriced is 0")
+
+
+def _counts_cost(snapshot: Snapshot) -> bool:
+    """Whether cost matters here: something has a price, or a limit counts cost."""
+    if any(sum(row.cost_usd.values()) > 0 for row in snapshot.rows(HOUR_S)):
+        return True
+    owners = [*(snapshot.setting("tenants") or {}).values(), *(snapshot.setting("upstreams") or {}).values()]
+    limits = [owner.get("quota") or owner.get("rate") for owner in owners if isinstance(owner, dict)]
+    return any(isinstance(limit, dict) and (limit.get("cost_per_minute") or limit.get("cost_per_day")) for limit in limits)
+
+
+def find_old(snapshot: Snapshot) -> Iterable[Finding]:
+    """Upstreams with old prices."""
+    for row in snapshot.upstreams:
+        age = row.price_age_days
+        if age is None or age <= OLD_DAYS or row.n_attempts == 0:
+            continue
+        yield Finding(
+            "price.old", "info", FindingSite(upstream=row.name), f"The prices of {row.name} are {age:.0f} days old.",
+            "The built-in table is dated; providers change their prices a few times a year.",
+            evidence=(observe("price_age_days", age, "days", None, "/admin/snapshot upstreams"),),
+            do=(SettingsChange("Compare with the provider's page, and set upstreams.NAME.prices, or install a newer "
+                               "version."),),
+            verify="/admin/snapshot upstreams: price_age_days falls")
+
+
+def find_dear_hedges(snapshot: Snapshot) -> Iterable[Finding]:
+    """Second attempts that cost more than a tenth of all calls."""
+    for row in snapshot.rows(HOUR_S):
+        total, hedges = sum(row.cost_usd.values()), row.cost_usd.get("hedge", 0.0)
+        share = share_of(hedges, total)
+        budget = snapshot.setting("routes", row.route, "hedge", "budget")
+        most = max(HEDGE_COST, budget if isinstance(budget, int | float) else 0.0)
+        if row.n < MIN_ATTEMPTS or total < MIN_COST_USD or share <= most:
+            continue
+        won = share_of(row.n_hedges_won, row.n_hedges)
+        yield Finding(
+            "hedge.cost", "warn", FindingSite(route=row.route),
+            f"Second attempts cost {format_share(share)} of the route (${hedges:.2g} an hour); {format_share(won)} of them "
+            "won.",
+            "They begin too early or too often for what they win: a race, or dear second upstreams.",
+            evidence=(observe("cost of hedges", share, "ratio", HOUR_S, "stayfast_cost_usd_total"),
+                      observe("hedges won", won, "ratio", HOUR_S, "stayfast_hedges_total"),
+                      observe("hedges", row.n_hedges, "", HOUR_S, "stayfast_hedges_total")),
+            do=(change_settings(f"At most 5 % of the cost: ${max(0.0, hedges - 0.05 * total):.2g} an hour less, by hedging "
+                                "only the slowest.", {"routes": {row.route: {"hedge": {"mode": "auto", "budget": 0.05}}}}),),
+            verify="stayfast_hedges_total falls; stayfast_ttft_seconds p99 does not rise")
+
+
+CHECKS = (
+    Check("price.missing", "attempts have no price", find_missing),
+    Check("price.old", "prices are over 90 days old", find_old),
+    Check("hedge.cost", "second attempts cost over a tenth of all calls", find_dear_hedges),
+)
