@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -106,7 +107,7 @@ def _read_traffic(arguments: argparse.Namespace) -> RouteTraffic:
     if n_unreadable:
         print_message(f"stayfast plan: {n_unreadable} lines are not JSON and were skipped")
     traffic = pick_route(rows, arguments.route)
-    return RouteTraffic(traffic.route, traffic.rows[-arguments.requests:], traffic.n_all)
+    return replace(traffic, rows=traffic.rows[-arguments.requests:])
 
 
 def _predict(model: TrafficModel, wanted: Sequence[tuple[Change, float]], arguments: argparse.Namespace) -> PlanResult:

@@ -33,6 +33,7 @@ EFFORT_DAYS: Final = {"setting": 0.1, "client": 0.5, "prompt": 3.0, "machine": 1
 GROUPS: Final = ("streaming", "prompt cache", "answer cache", "quantise", "batching and capacity", "speculative decoding",
                  "smaller model", "prompt diet", "tail", "load")
 LEAST_CACHED_TOKENS: Final = 1024  # providers cache no shorter prompt
+NO_LENGTHS: Final = "most answers have no token counts"
 CACHE_STEP_TOKENS: Final = 128
 TIER_SPEED, TIER_PRICE = 2.5, 0.2
 BATCH_PRICE = 0.5
@@ -236,7 +237,13 @@ def _needs_no_hedge(model: TrafficModel) -> str:
     return "hedging is off" if model.scenario.route.hedge.mode == "off" else ""
 
 
+def _needs_lengths(model: TrafficModel) -> str:
+    return "" if model.traffic.has_lengths else NO_LENGTHS
+
+
 def _needs_uncached(model: TrafficModel) -> str:
+    if not model.traffic.has_lengths:
+        return NO_LENGTHS
     share = sum((row.n_input or 0) >= LEAST_CACHED_TOKENS for row in model.traffic.rows) / len(model.traffic.rows)
     if share < 0.01:
         return f"prompts are shorter than {LEAST_CACHED_TOKENS} tokens, which providers do not cache"
@@ -265,9 +272,10 @@ CHANGES: Final[tuple[Change, ...]] = (
            "1.5 times at 0.7, slower below 0.5", _speculate, _needs_engine),
     Change("tier", "{} of requests to a smaller model", "smaller model", "model", 0.5,
            f"assumed: {TIER_SPEED:g} times as fast at {TIER_PRICE:.0%} of the price", _use_tier, is_percent=True),
-    Change("diet", "prompts {} shorter", "prompt diet", "prompt", 0.3, "exact", _shorten, is_percent=True),
-    Change("compact", "prompts of at most {} tokens", "prompt diet", "prompt", 4000.0, "exact", _compact),
-    Change("cap", "answers of at most {} tokens", "prompt diet", "client", 512.0, "exact", _cap),
+    Change("diet", "prompts {} shorter", "prompt diet", "prompt", 0.3, "exact", _shorten, _needs_lengths, is_percent=True),
+    Change("compact", "prompts of at most {} tokens", "prompt diet", "prompt", 4000.0, "exact", _compact,
+           _needs_lengths),
+    Change("cap", "answers of at most {} tokens", "prompt diet", "client", 512.0, "exact", _cap, _needs_lengths),
     Change("hedge", "hedging on", "tail", "setting", 1.0, "exact", _hedge, _needs_hedge),
     Change("unhedge", "hedging off", "tail", "setting", 0.0, "exact", _hedge, _needs_no_hedge),
     Change("timeout", "first-token time-out {} s", "tail", "setting", 5.0, "exact", _limit_first_token, _needs_hangs),

@@ -24,6 +24,7 @@ import msgspec
 from stayfast.lab.harness.intervals import block_interval, student_t
 from stayfast.lab.plan.changes import EFFORT_DAYS, GROUPS, Change
 from stayfast.lab.plan.replay import ReplayResult, TrafficScenario, run_replay
+from stayfast.lab.plan.traffic import ASSUMED_OUTPUT
 from stayfast.lab.plan.workload import HITS, TrafficModel
 from stayfast.observe.traffic_rows import TrafficLine
 from stayfast.policy.slo import Latency
@@ -287,6 +288,9 @@ def model_notes(model: TrafficModel) -> list[str]:
     notes = []
     if model.traffic.n_all > len(model.traffic.rows):
         notes.append(f"{model.traffic.n_all - len(model.traffic.rows)} requests of other routes are not replayed.")
+    if not model.traffic.has_lengths:
+        notes.append(f"Most answers have no token counts, so each counts as {ASSUMED_OUTPUT} tokens, and costs are guesses. "
+                     "upstreams.*.request_usage: true asks providers for the counts of streams.")
     if model.repeated_ratio is not None:
         notes.append(f"{model.repeated_ratio:.1%} of the requests repeat an earlier body; answers may be reused if their "
                      "temperature is low (routes.*.cache.max_temperature).")

@@ -2,13 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from stayfast.observe.traffic_rows import TrafficLine, TrafficReport, TrialRow, digest_tenant
 
 LEAST_REQUESTS = 200  # fewer: intervals so wide that nothing can be decided
+ASSUMED_OUTPUT = 100  # tokens of an answer, where no counts are known
+_FAILED = 400
 _BEFORE_CALL = ("admit", "cache", "context", "route")
 _NO_TEXT = ("embeddings", "count_tokens")
 
@@ -106,6 +108,7 @@ class RouteTraffic:
     route: str
     rows: tuple[TrafficLine, ...]
     n_all: int  # requests of all routes
+    has_lengths: bool = True  # False: the numbers of tokens are assumed
 
     @property
     def span_s(self) -> float:
@@ -139,4 +142,20 @@ def pick_route(rows: Iterable[TrafficLine], route: str | None = None) -> RouteTr
         raise TooLittleTraffic(
             f"{len(chosen)} requests of the route {name!r} are too few: with less than {LEAST_REQUESTS}, a p95 rests on "
             "fewer than ten requests, and no change could be told from chance. Collect more, then plan again")
-    return RouteTraffic(name, chosen, len(every))
+    return assume_lengths(RouteTraffic(name, chosen, len(every)))
+
+
+def assume_lengths(traffic: RouteTraffic) -> RouteTraffic:
+    """Answers of ASSUMED_OUTPUT tokens if most have no token counts, as streams of OpenAI's dialect without
+    `request_usage`. Waits and durations are unchanged.
+    """
+    answered = [row for row in traffic.rows if row.status < _FAILED and row.n_attempts]
+    if 2 * sum(row.n_output is not None for row in answered) >= len(answered):
+        return traffic
+    rows = tuple(_assume_length(row) if row.status < _FAILED and row.n_attempts else row for row in traffic.rows)
+    return replace(traffic, rows=rows, has_lengths=False)
+
+
+def _assume_length(row: TrafficLine) -> TrafficLine:
+    tpot_s = (row.e2e_s - row.ttft_s) / (ASSUMED_OUTPUT - 1) if row.is_stream and row.ttft_s is not None else None
+    return msgspec.structs.replace(row, n_input=0, n_cached=0, n_output=ASSUMED_OUTPUT, tpot_s=tpot_s)

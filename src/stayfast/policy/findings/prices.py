@@ -78,7 +78,8 @@ def find_dear_hedges(snapshot: Snapshot) -> Iterable[Finding]:
         share = share_of(hedges, total)
         budget = snapshot.setting("routes", row.route, "hedge", "budget")
         most = max(HEDGE_COST, budget if isinstance(budget, int | float) else 0.0)
-        if row.n < MIN_ATTEMPTS or total < MIN_COST_USD or share <= most:
+        has_counts = row.n_output_tokens >= row.n - row.n_failed - row.n_rejected  # else only lost attempts have a cost
+        if row.n < MIN_ATTEMPTS or total < MIN_COST_USD or share <= most or not has_counts:
             continue
         won = share_of(row.n_hedges_won, row.n_hedges)
         yield Finding(

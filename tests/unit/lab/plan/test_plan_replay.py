@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from stayfast.lab.plan.changes import default_changes
 from stayfast.lab.plan.replay import TrafficScenario, run_replay
-from stayfast.lab.plan.traffic import RouteTraffic
+from stayfast.lab.plan.traffic import RouteTraffic, pick_route
 from stayfast.lab.plan.workload import build_model
 from stayfast.policy.admission.price import Price
 from stayfast.settings import RouteSettings
@@ -23,6 +24,16 @@ def test_run_replay_reproduces_constant_waits() -> None:
     assert run.quantile_s("first", 0.5) == pytest.approx(0.5, abs=0.001)
     assert run.quantile_s("e2e", 0.99) == pytest.approx(1.0, abs=0.01)
     assert (run.failed_share, run.n_attempts) == (0.0, 300)
+
+
+def test_run_replay_without_token_counts_reproduces_the_waits() -> None:
+    traffic = pick_route(rows(300, n_input=None, n_output=None, tpot_s=None))
+    model = build_model(traffic)
+    run = run_replay(model.scenario, 1)
+    assert run.quantile_s("first", 0.5) == pytest.approx(0.5, abs=0.001)
+    assert run.quantile_s("e2e", 0.99) == pytest.approx(1.0, abs=0.01)
+    refused = {change.name for change, _ in default_changes(model)[1]}
+    assert {"prefix", "diet", "compact", "cap"} <= refused
 
 
 def test_run_replay_equal_seeds_give_equal_runs() -> None:

@@ -11,9 +11,10 @@ COST = {"first": 2.0, "hedge": 0.06}
 
 
 def costs(cost_usd: dict[str, float] | None = None, upstream: dict[str, Any] | None = None, age: float | None = 20.0,
-          n: int = 1000, settings: dict[str, Any] | None = None) -> Snapshot:
+          *, n: int = 1000, settings: dict[str, Any] | None = None, n_output_tokens: int = 100_000) -> Snapshot:
     rows: tuple[TrafficRow, ...] = (
-        traffic(n=n, cost_usd=COST if cost_usd is None else cost_usd, n_hedges=100, n_hedges_won=20),
+        traffic(n=n, cost_usd=COST if cost_usd is None else cost_usd, n_hedges=100, n_hedges_won=20,
+                n_output_tokens=n_output_tokens),
         traffic(n=n, upstream="north", **(upstream or {})))
     return snapshot(settings, traffic=rows, upstreams=(UpstreamRow("north", n_attempts=n, price_age_days=age),))
 
@@ -37,6 +38,7 @@ def test_cost_is_found(check: str) -> None:
     ("price.old", costs(age=80.0)),
     ("price.old", costs(age=None)),  # set by the operator
     ("hedge.cost", costs()),
+    ("hedge.cost", costs({"first": 2.0, "hedge": 0.5}, n_output_tokens=500)),  # streams without counts: no cost is known
     ("hedge.cost", costs({"first": 0.002, "hedge": 0.002})),  # fractions of a cent
     ("hedge.cost", costs({"first": 2.0, "hedge": 0.5}, settings={"routes": {"chat": {"hedge": {"budget": 0.3}}}})),
 ])

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stayfast.core.snapshot import Snapshot, StoreRow
 from tests.unit.policy.findings.check_rig import find, find_one, snapshot, spread
@@ -46,3 +47,13 @@ def test_look_alike_is_not_found(check: str, observed: Snapshot) -> None:
 def test_store_with_failing_calls_is_down_not_slow() -> None:
     observed = store(n_failed=400, call_s=spread(0.02, 0.02))
     assert (len(find("store.down", observed)), find("store.slow", observed)) == (1, [])
+
+
+def test_slow_file_is_not_advised_like_a_server() -> None:
+    jobs = {"name": "jobs", "kind": "sqlite", "purposes": ("jobs",)}
+    observed = store(call_s=spread(0.02, 0.2))
+    row = replace(observed.stores[0], **jobs)
+    assert find("store.slow", replace(observed, stores=(row,))) == []
+    slow = replace(row, call_s=spread(0.5, 2.0))
+    found = find_one("store.slow", replace(observed, stores=(slow,)))
+    assert "zone" not in " ".join(change.effect for change in found.do)
