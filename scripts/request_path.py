@@ -29,7 +29,7 @@ from stayfast.settings import SettingsText, load_settings
 
 PACKAGE = Path(stayfast.__file__).parent
 N_WARM = 4
-N_COUNTED = 3
+N_COUNTED = 10
 SETTLED_S = 0.02  # after the last byte, until slots are free; facts are flushed 0.1 s later
 IDLE_S = 0.3  # between warm-up and count, until facts are flushed
 PLAIN = """
