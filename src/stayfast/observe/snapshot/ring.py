@@ -150,7 +150,7 @@ class SnapshotRing:
 
     def _segments(self) -> list[_Segment]:
         """Oldest first."""
-        found = [_Segment(int(path.stem) / 1000, path) for path in self.folder.glob(f"*{_SUFFIX}") if path.stem.isdigit()]
+        found = [_Segment(int(path.stem) / 1000, path) for path in self.folder.glob(f"*{_SUFFIX}") if path.stem.isdecimal()]
         return sorted(found)
 
     def _drop(self, now: float, n_bytes: int) -> None:
