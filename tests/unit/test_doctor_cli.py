@@ -15,6 +15,7 @@ import pytest
 from stayfast.cli import main
 from stayfast.cli.doctor import StateUnknown, parse_since
 from stayfast.core.snapshot import Snapshot, Spread, TrafficRow
+from stayfast.observe.snapshot.ring import RingSummary
 
 TAIL = Spread(1000, 0.2, 2.3, 8.0, 9.0)
 OFF = {"routes": {"chat": {"hedge": {"mode": "off"}}}}
@@ -39,7 +40,7 @@ def gateway(*stored: Snapshot) -> Iterator[str]:
         def do_GET(self) -> None:
             query = parse_qs(urlsplit(self.path).query)
             if "list" in query:
-                body = msgspec.json.encode({"snapshots": [one.at for one in stored]})
+                body = msgspec.json.encode(RingSummary(0, len(stored), [(one.at, one.at) for one in stored]))
             else:
                 at = float(query["at"][0]) if "at" in query else stored[-1].at
                 body = msgspec.json.encode(next(one for one in stored if one.at == at))

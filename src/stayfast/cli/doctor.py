@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime, time, timedelta
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from stayfast.policy.findings.text import place_of, write_findings
 EXIT_FOUND, EXIT_UNKNOWN = 1, 2
 SNAPSHOT = "/admin/snapshot"
 MAX_WIDTH = 100
+RECORD_S = 5.0  # between two stored records
 MOST_READ = 40  # snapshots of the past; between two of them a finding's begin is known to their distance
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|min|h)")
 _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -146,17 +148,18 @@ class _Versioned(msgspec.Struct):
     version: int = SNAPSHOT_VERSION  # omitted if it is the first
 
 
-class _SnapshotList(msgspec.Struct):
-    snapshots: list[float]  # seconds since the epoch, ascending
+class _StoredSpans(msgspec.Struct):
+    spans: list[tuple[float, float]]  # first and last record without a gap, in seconds since the epoch, ascending
 
 
 def _list_instants(arguments: argparse.Namespace, since: float) -> list[float]:
-    """The instants of stored snapshots."""
+    """Instants RECORD_S apart for which a snapshot is stored, ascending."""
     try:
-        data = _get(arguments, f"{SNAPSHOT}?list=true")
-        instants = msgspec.json.decode(data, type=_SnapshotList).snapshots
+        spans = msgspec.json.decode(_get(arguments, f"{SNAPSHOT}?list=true"), type=_StoredSpans).spans
     except msgspec.MsgspecError as error:
-        raise StateUnknown(f"{arguments.target} stores no snapshots: {error}") from error
+        raise StateUnknown(f"{arguments.target} lists its stored snapshots in an unknown form: {error}") from error
+    instants = [min(first + number * RECORD_S, last) for first, last in spans
+                for number in range(ceil((last - first) / RECORD_S) + 1)]
     return [at for at in instants if at >= since]
 
 
