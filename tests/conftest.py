@@ -3,6 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("stayfast", settings(), deadline=None)  # of one example: a busy machine is not a failure
+settings.load_profile("stayfast")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

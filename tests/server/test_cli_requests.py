@@ -1,7 +1,6 @@
 """`stayfast requests` and `stayfast explain --last|--slowest` against a running gateway, and the listing's lines."""
 
 import json
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -10,26 +9,8 @@ from stayfast.cli import main
 from stayfast.cli.requests import format_requests
 from stayfast.lab.report.table import TerminalStyle
 from stayfast.observe.waterfall import RequestSummary
+from tests.server.asking import SETTINGS, ask
 from tests.services.running import gateway
-
-SETTINGS = """
-server: {host: 127.0.0.1}
-log: {requests: false}
-upstreams:
-  quick: {kind: simulated, probe: false, ttft: {median_s: 0.01}, gaps: {median_s: 0.001}, output: {median: 5}}
-  slow: {kind: simulated, probe: false, ttft: {median_s: 0.4}, gaps: {median_s: 0.001}, output: {median: 5}}
-routes:
-  quick: {upstreams: [quick]}
-  slow: {upstreams: [slow], hedge: {mode: off}}
-"""
-
-
-def ask(port: int, model: str, request_id: str) -> None:
-    body = json.dumps({"model": model, "stream": True, "messages": [{"role": "user", "content": "Hi"}]}).encode()
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", body, {
-        "content-type": "application/json", "x-request-id": request_id})
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        answer.read()
 
 
 @pytest.mark.sockets

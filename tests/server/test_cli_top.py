@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from stayfast.cli import main
-from tests.server.test_cli_requests import SETTINGS, ask
+from tests.server.asking import SETTINGS, ask
 from tests.services.running import gateway
 
 pytestmark = pytest.mark.sockets

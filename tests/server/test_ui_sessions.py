@@ -94,6 +94,15 @@ def test_cookie_of_another_site_is_not_accepted() -> None:
         assert sessions.authenticate({**fields, b"sec-fetch-site": site}, CONFIG, NOW) == user
 
 
+@pytest.mark.parametrize("others", [b'a={"x": 1}; ', b"a[0]=1; ", b"flag; ", b"a=b c; ", b"\xc3\xa9=1; "])
+def test_cookie_is_found_among_those_of_other_programs(others: bytes) -> None:
+    """All programs on one host share their cookies, whatever the port."""
+    sessions = Sessions(b"s" * 32)
+    value = cookie_for(sessions)[b"cookie"]
+    other = value.partition(b"=")[0] + b"=set-by-a-sibling"
+    assert sessions.authenticate({b"cookie": others + other + b"; " + value}, CONFIG, NOW) == "boss"
+
+
 def test_short_secret_is_refused() -> None:
     with pytest.raises(ValueError, match="32 bytes"):
         Sessions(b"short")
@@ -165,6 +174,10 @@ def test_sign_out_removes_the_cookie() -> None:
             name = (await sign_in(running))[1]["set-cookie"].partition("=")[0]
             _, headers, _ = await fetch(running, get("/ui/logout", "content-length: 0", method="POST"))
             assert headers["set-cookie"].startswith(f"{name}=; Path=/; Max-Age=0")
+            for site in ("cross-site", "same-site"):
+                data = get("/ui/logout", "content-length: 0", f"sec-fetch-site: {site}", method="POST")
+                status, headers, body = await fetch(running, data)
+                assert (status, code_of(body), "set-cookie" in headers) == (403, "cross_site", False)
 
     uvloop.run(main())
 

@@ -205,10 +205,13 @@ class GatewayApp:
         path, config = request.path, current.config
         if path in OPEN_PATHS or (path == METRICS and config.metrics_access == "open"):
             return
-        if is_page_path(path) and not config.has_page:
+        is_llm = request.api is not None
+        if not is_llm and is_page_path(path) and not config.has_page:
             raise wrong_method_error(request.method, path, ())
         try:
-            if not needs_no_key(path):
+            if is_llm:
+                request.tenant = current.keys.authenticate(request.fields)
+            elif not needs_no_key(path):
                 request.tenant = self._authenticate_session(request) or current.keys.authenticate(request.fields)
         except Rejected as error:
             if error.status == HTTPStatus.UNAUTHORIZED:

@@ -35,7 +35,7 @@ class ProcessFiles:
 
     def rss_bytes(self) -> int:
         words = _read(self._proc / "statm").split()
-        return int(words[1]) * self._page_bytes if len(words) > 1 and words[1].isdigit() else 0
+        return int(words[1]) * self._page_bytes if len(words) > 1 and words[1].isdecimal() else 0
 
     def n_descriptors(self) -> int:
         try:
@@ -52,7 +52,7 @@ class ProcessFiles:
     def memory_limit_bytes(self) -> int | None:
         """None: not limited."""
         limits = [int(text) for folder in self._folders("memory", ("memory",))
-                  for name in ("memory.max", "memory.limit_in_bytes") if (text := _read(folder / name).strip()).isdigit()]
+                  for name in ("memory.max", "memory.limit_in_bytes") if (text := _read(folder / name).strip()).isdecimal()]
         return min((limit for limit in limits if limit < _NO_LIMIT), default=None)
 
     def cpu_periods(self) -> CpuPeriods | None:
@@ -60,7 +60,7 @@ class ProcessFiles:
         for folder in self._folders("cpu", _V1_CPU):
             counts = dict(line.split()[:2] for line in _read(folder / "cpu.stat").splitlines() if len(line.split()) == 2)
             n, n_throttled = counts.get("nr_periods", ""), counts.get("nr_throttled", "")
-            if n.isdigit() and n_throttled.isdigit():
+            if n.isdecimal() and n_throttled.isdecimal():
                 return CpuPeriods(int(n), int(n_throttled))
         return None
 
@@ -86,7 +86,7 @@ class ProcessFiles:
 def _quota_of(folder: Path) -> float | None:
     words = _read(folder / "cpu.max").split()
     words = words or [_read(folder / name).strip() for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
-    if len(words) != 2 or not all(word.isdigit() for word in words) or not int(words[1]):
+    if len(words) != 2 or not all(word.isdecimal() for word in words) or not int(words[1]):
         return None
     return int(words[0]) / int(words[1])
 

@@ -95,6 +95,7 @@ class SnapshotRing:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             segment = self.folder / f"{int(record.at * 1000)}{_SUFFIX}"
             self._drop(record.at, len(data))
+            segment.touch(mode=0o600)  # names of tenants and settings; the folder may be one that others read
         with segment.open("ab", buffering=0) as file:
             if file.write(data) != len(data):
                 raise OSError(28, "the disk is full")
@@ -150,7 +151,7 @@ class SnapshotRing:
 
     def _segments(self) -> list[_Segment]:
         """Oldest first."""
-        found = [_Segment(int(path.stem) / 1000, path) for path in self.folder.glob(f"*{_SUFFIX}") if path.stem.isdigit()]
+        found = [_Segment(int(path.stem) / 1000, path) for path in self.folder.glob(f"*{_SUFFIX}") if path.stem.isdecimal()]
         return sorted(found)
 
     def _drop(self, now: float, n_bytes: int) -> None:

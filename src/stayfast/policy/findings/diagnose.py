@@ -2,7 +2,8 @@
 
 Problem: one cause has many symptoms, and a list of twenty names none. Rule: a finding is hidden by a finding that explains
 it at the same place (`Check.explains`, `FindingSite.overlaps`); of a chain of causes the first one is named. A cause is as
-severe as the worst of what it hides.
+severe as the worst of what it hides. An upstream or a store is at the place of the routes that use it, not of others
+(`policy.findings.places`).
 
     order: severity, then the predicted reduction of the p99, then id and place
 
@@ -17,6 +18,7 @@ import msgspec
 from stayfast.core.findings import SEVERITIES, Finding, Severity
 from stayfast.core.snapshot import Snapshot
 from stayfast.policy.findings.check import Check
+from stayfast.policy.findings.places import Places
 from stayfast.policy.findings.registry import CHECKS, REPORTED
 
 
@@ -30,7 +32,7 @@ def diagnose(snapshot: Snapshot, checks: Iterable[Check] = CHECKS) -> list[Findi
             if _rank(finding.severity) > _rank(earlier.severity):
                 found[finding.id, str(finding.where)] = finding
     explains = {kind.id: frozenset(kind.explains) for kind in (*REPORTED, *checks)}
-    return sorted(_hide_consequences(list(found.values()), explains), key=_order)
+    return sorted(_hide_consequences(list(found.values()), explains, Places(snapshot)), key=_order)
 
 
 def shown(findings: Iterable[Finding]) -> list[Finding]:
@@ -47,8 +49,9 @@ def _order(finding: Finding) -> tuple[bool, int, float, str, str]:
     return bool(finding.hidden_by), -_rank(finding.severity), -saves_s, finding.id, str(finding.where)
 
 
-def _hide_consequences(findings: Sequence[Finding], explains: Mapping[str, frozenset[str]]) -> list[Finding]:
-    causes = [_direct_cause(index, findings, explains) for index in range(len(findings))]
+def _hide_consequences(findings: Sequence[Finding], explains: Mapping[str, frozenset[str]],
+                       places: Places) -> list[Finding]:
+    causes = [_direct_cause(index, findings, explains, places) for index in range(len(findings))]
     roots = [_first_cause(index, causes) for index in range(len(findings))]
     worst = [finding.severity for finding in findings]
     for index, root in enumerate(roots):
@@ -58,11 +61,11 @@ def _hide_consequences(findings: Sequence[Finding], explains: Mapping[str, froze
             for index, finding in enumerate(findings)]
 
 
-def _direct_cause(index: int, findings: Sequence[Finding], explains: Mapping[str, frozenset[str]]) -> int:
+def _direct_cause(index: int, findings: Sequence[Finding], explains: Mapping[str, frozenset[str]], places: Places) -> int:
     """The finding that explains this one; itself if none does."""
     finding = findings[index]
     for other, cause in enumerate(findings):
-        if other != index and finding.id in explains.get(cause.id, ()) and cause.where.overlaps(finding.where):
+        if other != index and finding.id in explains.get(cause.id, ()) and places.meet(cause.where, finding.where):
             return other
     return index
 

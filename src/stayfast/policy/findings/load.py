@@ -118,8 +118,9 @@ def find_near_limit(snapshot: Snapshot) -> Iterable[Finding]:
 def find_shedding(snapshot: Snapshot) -> Iterable[Finding]:
     """Requests are refused for load."""
     n_shed = sum(row.n_shed for row in snapshot.tenants)
-    if n_shed and max(row.n_shed for row in snapshot.tenants) > TIER_SHARE * n_shed and len(snapshot.tenants) > 1:
-        return
+    most = max(snapshot.tenants, key=lambda row: row.n_shed, default=None)
+    if most is not None and n_shed and most.n_shed > TIER_SHARE * n_shed and most.left and len(snapshot.tenants) > 1:
+        return  # without a limit of its own, the largest tenant is refused for the load
     for row in snapshot.rows(NOW_S):
         if not is_more_than(MANY_SHED, row.n_shed, row.n):
             continue

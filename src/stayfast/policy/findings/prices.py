@@ -42,8 +42,9 @@ def find_missing(snapshot: Snapshot) -> Iterable[Finding]:
             "Their model is not in the price table. They count as free in cost limits, reports and advice.",
             evidence=(observe("attempts without a price", share, "ratio", HOUR_S, "stayfast_cost_usd_total"),
                       observe("attempts", attempts, "", HOUR_S, "stayfast_attempts_total")),
-            do=(change_settings("Fill in the provider's prices; for an own engine 0 is right.",
-                                {"upstreams": {name: {"prices": {"*": {"input_per_mtok": 0, "output_per_mtok": 0}}}}}),),
+            do=(SettingsChange(f"The provider's prices in dollars per million tokens: upstreams.{name}.prices, "
+                               "input_per_mtok and output_per_mtok by model. For an own engine 0 is right.",
+                               confidence="unknown"),),  # a patch with 0 would make a provider's calls free
             verify="/admin/snapshot traffic: n_unpriced is 0")
 
 

@@ -19,7 +19,7 @@ from stayfast.http.server.asgi import Message, Scope
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.paths import wrong_method_error
 from stayfast.server.ui.assets import INDEX, Asset, Assets
-from stayfast.server.ui.sessions import SESSION_S, Sessions
+from stayfast.server.ui.sessions import SESSION_S, Sessions, is_own_site
 from stayfast.server.ui_paths import LOGIN, LOGOUT, PAGE, SESSION
 from stayfast.wire.errors import encode_error
 
@@ -69,8 +69,7 @@ class UiApp:
         if path == LOGIN:
             return self._sign_in(scope)
         if path == LOGOUT:
-            return _json({"signed_in": False},
-                         (b"set-cookie", self.sessions.clear_cookie(is_secure=_is_https(scope)).encode()))
+            return self._sign_out(scope)
         if path == "/ui/":
             return HTTPStatus.PERMANENT_REDIRECT, [(b"location", b"../ui")], b""
         asset = self._assets.get(INDEX if path == PAGE else path.removeprefix("/ui/"))
@@ -96,6 +95,13 @@ class UiApp:
                                            is_secure=_is_https(scope))
         return _json({"needs_key": True, "signed_in": True, "user": tenant, "seconds": SESSION_S},
                      (b"set-cookie", cookie.encode()))
+
+    def _sign_out(self, scope: Scope) -> tuple[int, Headers, bytes]:
+        """Needs no key. Raises Rejected (403) for a request of another site, as SameSite does not cover `set-cookie`."""
+        if not is_own_site(dict(scope["headers"])):
+            raise Rejected("Another site may not sign out the user of this page.", status=403, code="cross_site")
+        return _json({"signed_in": False},
+                     (b"set-cookie", self.sessions.clear_cookie(is_secure=_is_https(scope)).encode()))
 
 
 def _send_asset(asset: Asset, fields: dict[bytes, bytes]) -> tuple[int, Headers, bytes]:

@@ -8,9 +8,8 @@ stays valid until it expires; to end it at once, restart or change the keys.
 """
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
-from http.cookies import CookieError, SimpleCookie
 
 from stayfast.server.config import ServerConfig
 
@@ -43,9 +42,12 @@ class Sessions:
 
     def authenticate(self, fields: Mapping[bytes, bytes], config: ServerConfig, now: float) -> str | None:
         """The admin whose valid cookie a request of the page itself has; None without one."""
-        if b"cookie" not in fields or fields.get(b"sec-fetch-site") not in _SAFE_SITES:
+        if b"cookie" not in fields or not is_own_site(fields):
             return None
-        value = self._read(fields[b"cookie"])
+        users = (self._check(value, config, now) for value in self._values(fields[b"cookie"]))
+        return next((user for user in users if user is not None), None)
+
+    def _check(self, value: str, config: ServerConfig, now: float) -> str | None:
         text, _, signature = value.rpartition(":")
         tenant, _, rest = text.partition(":")
         expires, _, _ = rest.partition(":")
@@ -53,18 +55,25 @@ class Sessions:
             return None
         return tenant if tenant in config.admins and now < int(expires) else None
 
-    def _read(self, header: bytes) -> str:
+    def _values(self, header: bytes) -> Iterator[str]:
+        """Of each cookie with this name. Split at semicolons, as servers do (RFC 6265bis, 5.8.3): http.cookies gives up at
+        the first cookie of another program on the same host that has JSON or a bracket in it.
+        """
         if len(header) > _MAX_COOKIE_BYTES:
-            return ""
-        try:
-            cookies = SimpleCookie(header.decode("latin-1"))
-        except CookieError:
-            return ""
-        return cookies[self.cookie_name].value if self.cookie_name in cookies else ""
+            return
+        for pair in header.decode("latin-1").split(";"):
+            name, _, value = pair.partition("=")
+            if name.strip() == self.cookie_name:
+                yield value.strip()
 
     def _sign(self, text: str, config: ServerConfig) -> str:
         table = repr((sorted(config.keys.items()), sorted(config.admins)))
         return hmac.new(self._secret, f"{text}\n{sha256(table.encode()).hexdigest()}".encode(), sha256).hexdigest()
+
+
+def is_own_site(fields: Mapping[bytes, bytes]) -> bool:
+    """Whether the page itself or the user's own navigation made a request; true for browsers that do not say."""
+    return fields.get(b"sec-fetch-site") in _SAFE_SITES
 
 
 def _attributes(*, is_secure: bool) -> str:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stayfast.observe.snapshot.process_files import CpuPeriods, ProcessFiles
@@ -66,6 +66,8 @@ def test_process_files_without_files_is_unknown(tmp_path: Path) -> None:
 
 
 @settings(max_examples=60)
+@example("", "²")
+@example("", "² ²")
 @given(st.text(max_size=60), st.text(max_size=40))
 def test_process_files_any_text_never_raises(tmp_path_factory: pytest.TempPathFactory, cgroup: str, text: str) -> None:
     root = tmp_path_factory.mktemp("files")

@@ -181,3 +181,10 @@ def test_folder_of_the_ring(tmp_path: Path) -> None:
     (tmp_path / "stayfast").mkdir()
     assert ring_folder(SnapshotsConfig(), 8080, environment) == tmp_path / "stayfast/snapshots-8080"
     assert ring_folder(SnapshotsConfig(hours=0, path="/x"), 8080, environment) is None
+
+
+def test_segments_are_for_their_owner_only(tmp_path: Path) -> None:
+    """They hold names of tenants and settings; an operator's folder may be one that all users of the machine read."""
+    tmp_path.chmod(0o755)
+    write(SnapshotRing(tmp_path, SnapshotsConfig()), 2)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}

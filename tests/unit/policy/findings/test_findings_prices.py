@@ -49,3 +49,10 @@ def test_look_alike_is_not_found(check: str, observed: Snapshot) -> None:
 def test_missing_price_matters_where_a_limit_counts_cost() -> None:
     observed = costs({}, {"n_unpriced": 900}, settings={"tenants": {"acme": {"quota": {"cost_per_day": 5.0}}}})
     assert find("price.missing", observed) != []
+
+
+def test_missing_price_is_never_filled_with_zero() -> None:
+    """Merged as it is, it would make all calls of a provider free, and silence the finding."""
+    [change] = find_one("price.missing", FAULTS["price.missing"]).do
+    assert change.patch == ""
+    assert "upstreams.north.prices" in change.effect

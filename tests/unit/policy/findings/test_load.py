@@ -38,5 +38,7 @@ def test_full_upstream_is_found_if_requests_wait_for_it() -> None:
 def test_refusals_of_one_tenant_are_its_quota() -> None:
     row = TrafficRow("chat", "", 300.0, 1000, n_shed=300)
     assert list(FIND["load.shedding"](Snapshot(0.0, traffic=(row,))))
-    tenants = (TenantRow("a", n_shed=290), TenantRow("b", n_shed=10))
+    tenants = (TenantRow("a", n_shed=290, left={"requests_per_minute": 0.0}), TenantRow("b", n_shed=10))
     assert not list(FIND["load.shedding"](Snapshot(0.0, traffic=(row,), tenants=tenants)))
+    without_quota = (TenantRow("a", n_shed=290), TenantRow("b", n_shed=10))
+    assert list(FIND["load.shedding"](Snapshot(0.0, traffic=(row,), tenants=without_quota)))
