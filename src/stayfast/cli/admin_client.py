@@ -12,8 +12,8 @@ from stayfast.settings import read_environment
 TIMEOUT_S = 5.0
 MAX_BODY_BYTES = 16 * 1024 * 1024
 SILENT_S = 20.0  # of an event stream; a gateway sends a comment more often
-NOTHING_LISTENS = "nothing listens there. Start `stayfast serve`, or give the gateway's address with --url"
-BAD_URL = "--url must be like http://127.0.0.1:8090"
+NOTHING_LISTENS = "nothing listens there. Start `stayfast serve`, or give the gateway's address"
+BAD_URL = "the address must be like http://127.0.0.1:8090"
 
 
 class AdminRequestFailed(Exception):
