@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stayfast.cli import main
-from stayfast.cli.plan import parse_bytes
+from stayfast.cli.plan import parse, parse_bytes
 from tests.unit.lab.plan.plan_rig import world
 
 
@@ -47,6 +47,23 @@ def test_plan_model_prints_its_memory(tmp_path: Path, capsys: pytest.CaptureFixt
     printed = capsys.readouterr().out
     assert "weights 8.53 GB, KV cache 131.1 kB a token" in printed
     assert "most requests at a time: 238" in printed
+
+
+def test_plan_takes_the_address_of_a_gateway_in_place_of_a_log() -> None:
+    """As doctor and top do; it was taken for a file."""
+    arguments = parse(["http://127.0.0.1:9", "--key-env", "K"])
+    assert (arguments.url, arguments.source, parse(["gateway.log"]).source) == ("http://127.0.0.1:9", None, "gateway.log")
+
+
+def test_plan_prints_no_control_characters_of_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log may be of somebody else; its names could move the cursor or retitle the window."""
+    path = tmp_path / "gateway.jsonl"
+    lines = [json.loads(line) for line in world("hosted", 5, 400)[1]]
+    path.write_text("".join(json.dumps({**line, "route": "m\x1b]0;t\x07"}) + "\n" for line in lines))
+    main(["plan", str(path), "--seeds", "2", "--change", "cap=100"])
+    out, err = capsys.readouterr()
+    assert "m?]0;t?" in out + err
+    assert all(line.isprintable() for line in [*out.split("\n"), *err.split("\n")])
 
 
 def test_parse_bytes_reads_units() -> None:

@@ -16,6 +16,7 @@ from stayfast.cli import print_message
 from stayfast.cli.admin_client import AdminRequestFailed, GatewayUnreachable, send
 from stayfast.core.findings import Finding
 from stayfast.core.snapshot import SNAPSHOT_VERSION, Snapshot
+from stayfast.core.units import make_printable
 from stayfast.policy.findings.diagnose import diagnose, shown
 from stayfast.policy.findings.figures import HOUR_S, NOW_S
 from stayfast.policy.findings.registry import CHECKS
@@ -88,7 +89,8 @@ def draw_report(report: DoctorReport, width: int, *, is_all: bool = False) -> li
     lines = write_findings(report.findings, width, is_all=is_all, since_of=since_of)
     if report.ended:
         lines += ["", f"found since {_clock_text(report.since or 0.0)}, and not now:",
-                  *(f"  {finding.severity:4}  {finding.id}  {finding.where}, since {_clock_text(finding.since or 0.0)}"
+                  *(make_printable(f"  {finding.severity:4}  {finding.id}  {finding.where}, since "
+                                   f"{_clock_text(finding.since or 0.0)}")
                     for finding in shown(report.ended))]
     n = len(shown(report.findings))
     if not n and not report.ended:

@@ -11,6 +11,7 @@ import msgspec
 from stayfast.cli import EXIT_NOTHING_TO_DO, Command, print_message
 from stayfast.cli.admin_client import AdminRequestFailed, GatewayUnreachable, send
 from stayfast.cli.terminal import ProgressLine
+from stayfast.core.units import make_printable
 from stayfast.lab.plan.break_even import BreakEven, break_even_hosted, break_even_machines
 from stayfast.lab.plan.changes import CHANGES, Change, default_changes, parse_changes
 from stayfast.lab.plan.model_memory import BYTES_OF, MemoryPlan, plan_memory, read_shape
@@ -36,7 +37,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     command = Command(prog="stayfast plan", description="Predict what changes would bring, from a gateway's own traffic.",
                       epilog="changes: " + ", ".join(f"{change.name}={change.value:g}" for change in CHANGES))
     _add_options(command)
-    return command.parse_args(words)
+    arguments = command.parse_args(words)
+    if arguments.source is not None and arguments.source.startswith(("http://", "https://")):  # as doctor and top take it
+        arguments.url, arguments.source = arguments.source, None
+    return arguments
 
 
 class PlanOutput(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -175,13 +179,14 @@ def _print(output: PlanOutput, *, is_json: bool) -> None:
     parts = [format_plan(output.plan)] if output.plan is not None else []
     parts += [format_break_even(output.break_even)] if output.break_even is not None else []
     parts += [format_memory(output.memory)] if output.memory is not None else []
-    sys.stdout.write("\n".join(parts))
+    lines = "\n".join(parts).split("\n")
+    sys.stdout.write("\n".join(make_printable(line) for line in lines))  # names of a log of anywhere
 
 
 def _add_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("source", nargs="?", metavar="LOG", help="the gateway's JSON log lines; -: standard input (default: the requests in "
-        "the memory of the gateway at --url)")
+    add("source", nargs="?", metavar="LOG", help="the gateway's JSON log lines; -: standard input; or its URL (default: the "
+        "requests in the memory of the gateway at --url)")
     add("--url", default="http://127.0.0.1:8090", help="the gateway (default: %(default)s)")
     add("--key-env", metavar="NAME", help="the variable of the environment that holds a key")
     add("--json", action="store_true", help="print JSON")

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from stayfast.core.findings import Evidence, Finding
+from stayfast.core.units import make_printable
 from stayfast.policy.findings.diagnose import shown
 
 MARKS = {"act": "ACT ", "warn": "WARN", "info": "info"}
@@ -30,7 +31,9 @@ def place_of(finding: Finding) -> str:
 
 
 def write_finding(finding: Finding, width: int = 80, *, since: str = "") -> list[str]:
-    """Severity, place, sentence, evidence, cause, changes with patches to copy, and how to verify."""
+    """Severity, place, sentence, evidence, cause, changes with patches to copy, and how to verify. Printable: a snapshot may
+    be a file of somebody else.
+    """
     width = max(_LEAST_WIDTH, width)
     hidden = f" (explained by {finding.hidden_by})" if finding.hidden_by else ""
     lines = [f"{MARKS[finding.severity]}  {finding.id}  {finding.where}{f', since {since}' if since else ''}{hidden}"]
@@ -42,7 +45,7 @@ def write_finding(finding: Finding, width: int = 80, *, since: str = "") -> list
         lines += [f"{_INDENT}  {line}" for line in change.patch.splitlines()]
     if finding.verify:
         lines += _wrap(f"verify: {finding.verify}", width, _INDENT, "  ")
-    return lines
+    return [make_printable(line) for line in lines]
 
 
 def _wrap(text: str, width: int, indent: str, further: str = "") -> list[str]:

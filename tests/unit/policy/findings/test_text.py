@@ -19,3 +19,11 @@ def test_consequences_are_counted_or_listed() -> None:
     hidden = Finding("a.slow", "warn", FindingSite(route="chat"), "Slow.", "Slow.", hidden_by="a.cause")
     assert write_findings([FOUND, hidden])[-1] == "      hides 1 consequence, --all shows it"
     assert "WARN  a.slow  route chat (explained by a.cause)" in write_findings([FOUND, hidden], is_all=True)
+
+
+def test_control_characters_never_reach_the_terminal() -> None:
+    """A snapshot may be a file of somebody else; its names and sentences could move the cursor or retitle the window."""
+    evil = "\x1b]0;t\x07\x9b31m\u202e"
+    found = Finding(evil, "act", FindingSite(route=evil), evil, evil, (Evidence(evil, 1.0, evil, None, evil),),
+                    (SettingsChange(evil, f"routes:\n  {evil}: 1"),), evil)
+    assert all(line.isprintable() for line in write_findings([found], since_of={f"{evil} route {evil}": evil}))
