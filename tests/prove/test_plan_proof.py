@@ -38,6 +38,7 @@ def of_another_log(world: HiddenWorld, lines: list[bytes], n_seeds: int, seed: i
 def test_plan_claim_planner_without_effects_falls_short() -> None:
     finding = judge([measure_world(WORLD, 0, 3, 101, without_effects)])
     assert finding.verdict is Verdict.FALLS_SHORT
+    assert any(name.startswith("of them, ") for name in short_of(finding))
     assert any(name.startswith("p95 within") for name in short_of(finding))
     assert "changes that cut a p95 by 15 % or more, called nothing" in short_of(finding)
 

@@ -45,7 +45,7 @@ _MANY = 1_000_000
 class Change:
     """One change. value: its default; None: it has none. applies: why it is no question here; empty: it is one.
 
-    is_question: it is not done to improve anything, such as more load.
+    is_question: it is not done to improve anything, such as more load. is_load: its effect is that of load on the upstream.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Change:
     refuses: Callable[[TrafficModel], str] = lambda model: ""
     is_question: bool = False
     is_percent: bool = False
+    is_load: bool = False
 
     def describe(self, value: float) -> str:
         return self.title.format(f"{value:.0%}" if self.is_percent else f"{value:g}")
@@ -130,8 +131,7 @@ def _cap(model: TrafficModel, scenario: TrafficScenario, value: float) -> Traffi
 
 
 def _quantise(model: TrafficModel, scenario: TrafficScenario, value: float) -> TrafficScenario:
-    return replace(scenario, fits={name: fit.speed_up(value) if fit.engine is not None else fit
-                                   for name, fit in scenario.fits.items()})
+    return replace(scenario, fits={name: fit.speed_up(value) for name, fit in scenario.fits.items()})
 
 
 def _buy_machine(model: TrafficModel, scenario: TrafficScenario, value: float) -> TrafficScenario:
@@ -200,7 +200,9 @@ def _load(model: TrafficModel, scenario: TrafficScenario, value: float) -> Traff
 
 
 def _needs_engine(model: TrafficModel) -> str:
-    return "" if model.has_engine else "no upstream slows down with your load: a hosted API, where this is the provider's"
+    if model.has_engine or model.unclear_load:
+        return ""
+    return "no upstream slows down with your load: a hosted API, where this is the provider's"
 
 
 def _needs_whole(model: TrafficModel) -> str:
@@ -261,7 +263,8 @@ CHANGES: Final[tuple[Change, ...]] = (
            is_percent=True),
     Change("quantise", "int8 or fp8 weights, {} times as fast", "quantise", "model", 1.5, "assumed speed", _quantise,
            _needs_engine),
-    Change("replica", "{} more replica", "batching and capacity", "machine", 1.0, "exact", _add_replicas, _needs_engine),
+    Change("replica", "{} more replica", "batching and capacity", "machine", 1.0, "exact", _add_replicas, _needs_engine,
+           is_load=True),
     Change("machine", "bigger machine, {} less latency", "batching and capacity", "machine", 0.4, "A100 to H100, assumed",
            _buy_machine, _needs_engine, is_percent=True),
     Change("lane", "a lane for prompts over {} tokens", "batching and capacity", "setting", 4000.0, "exact", _add_lane,
@@ -281,9 +284,9 @@ CHANGES: Final[tuple[Change, ...]] = (
     Change("timeout", "first-token time-out {} s", "tail", "setting", 5.0, "exact", _limit_first_token, _needs_hangs),
     Change("retry", "{} attempts", "tail", "setting", 3.0, "exact", _retry, _needs_faults),
     Change("load2", "load times {}", "load", "setting", 2.0, "effects beyond the seen load are extrapolated", _load,
-           is_question=True),
+           is_question=True, is_load=True),
     Change("load5", "load times {}", "load", "setting", 5.0, "effects beyond the seen load are extrapolated", _load,
-           is_question=True),
+           is_question=True, is_load=True),
 )
 BY_NAME: Final = {change.name: change for change in CHANGES}
 

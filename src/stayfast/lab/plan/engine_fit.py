@@ -10,7 +10,8 @@ show it. Rule, the model of `lab.simulated.engine` in reverse:
 u is the part of an answer's time in which another prompt was in prefill. V minimises the median relative error of the first
 tokens over a grid, `share` the squared error of the paces, `step` and `per_sequence` are least squares.
 The upstream is taken for an engine if this explains the first tokens clearly better than waits without load do, or if the
-pace clearly depends on the number of running answers.
+pace clearly depends on the number of running answers. With signs of that, but no clear ones, the fit has no engine and is
+marked, so that changes that rest on the effect of load are not predicted.
 Source: iteration-level scheduling (Orca, OSDI 2022); as in `lab.simulated.engine`.
 When wrong: a memory limit that was never reached in the log is not seen; other customers' load is part of `base`.
 """
@@ -30,8 +31,9 @@ _SPEEDS = tuple(500.0 * 1.25**n for n in range(30))  # tokens per second: 500 to
 _FINE = tuple(0.85 + 0.03 * n for n in range(11))
 _SHARES = tuple(0.1 * n for n in range(1, 11))
 CLEARLY = 0.8  # of the error of a model without load
-_PACE_CORRELATION = 0.4
-_PACE_RANGE = 1.1  # slowest over quickest tenth, predicted
+HINTED = 0.88  # of that error
+_PACE_CORRELATION, _HINTED_CORRELATION = 0.4, 0.15
+_PACE_RANGE, _HINTED_RANGE = 1.05, 1.03  # slowest over quickest tenth, predicted
 _KV_TOKENS = 1_000_000_000
 _MOST_RUNNING = 100_000
 _MIDDLE_OUTPUT = 150  # tokens
@@ -82,8 +84,10 @@ def fit_with_load(name: str, calls: Sequence[SeenCall], plain: UpstreamFit) -> U
     speed, base_s, error = _fit_prefill(in_order)
     paces = _collect_paces(in_order, speed, pace_s)
     step_s, per_sequence_s, share = _fit_pace(paces, pace_s)
-    if not (error < CLEARLY * plain.error or _pace_depends(paces, step_s, per_sequence_s)):
-        return plain
+    pace_range, correlation = _pace_dependence(paces, step_s, per_sequence_s)
+    if not (error < CLEARLY * plain.error or (pace_range >= _PACE_RANGE and correlation >= _PACE_CORRELATION)):
+        has_hint = pace_range >= _HINTED_RANGE and correlation >= _HINTED_CORRELATION
+        return replace(plain, is_load_unclear=has_hint or error < HINTED * plain.error)
     model = EngineModel(prefill_tokens_per_s=speed, decode_step_s=max(1e-6, step_s), kv_tokens=_KV_TOKENS,
                         decode_step_per_sequence_s=max(0.0, per_sequence_s), decode_share=share, max_running=_MOST_RUNNING)
     waits = _first_tokens(in_order, speed, base_s)
@@ -157,12 +161,12 @@ def _line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
     return y - slope * x, slope
 
 
-def _pace_depends(paces: Sequence[_Pace], step_s: float, per_sequence_s: float) -> bool:
-    """Whether the pace clearly depends on the number of running answers."""
+def _pace_dependence(paces: Sequence[_Pace], step_s: float, per_sequence_s: float) -> tuple[float, float]:
+    """How much slower the pace is when many answers run than when few do, and its rank correlation with their number."""
     if len(paces) < LEAST_STREAMED or step_s <= 0:
-        return False
-    running = sorted(pace.n_running for pace in paces)
-    low, high = quantile_of(running, 0.1), quantile_of(running, 0.9)
-    is_wide = (step_s + per_sequence_s * high) / (step_s + per_sequence_s * low) >= _PACE_RANGE
-    return is_wide and rank_correlation([pace.n_running for pace in paces], [pace.tpot_s for pace in paces]
-                                        ) >= _PACE_CORRELATION
+        return 1.0, 0.0
+    running = [pace.n_running for pace in paces]
+    ordered = sorted(running)
+    low, high = quantile_of(ordered, 0.1), quantile_of(ordered, 0.9)
+    return ((step_s + per_sequence_s * high) / (step_s + per_sequence_s * low),
+            rank_correlation(running, [pace.tpot_s for pace in paces]))

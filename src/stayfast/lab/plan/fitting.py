@@ -71,6 +71,7 @@ class UpstreamFit:
     hang_share: float = 0.0
     most_in_flight: int = 0  # as observed
     error: float = 0.0  # median relative error of the model of the first token
+    is_load_unclear: bool = False  # the log hints at an effect of load, but does not show it
 
     def first_wait_s(self, luck: float, n_uncached: int) -> float:
         """The wait for the first token at the quantile `luck` (0 to 1), without the waits inside an engine."""

@@ -4,8 +4,8 @@ For each seed the log is resampled (requests, attempts), the upstreams are fitte
 with and without each change, with the same luck for the same requests. So
 
     prediction  = mean over seeds of the quantile with the change, on a log scale
-    interval    = 95 % for the quantile of one such day: t * s * sqrt(1 + 1 / seeds), s: from the spread over seeds and from
-                  the error of the unchanged replay against the log
+    interval    = 95 % for the quantile of one such day: t * s * sqrt(1 + 1 / seeds), s: from the spread over seeds, from
+                  the error of the unchanged replay against the log, and from MODEL_ERROR
     effect      = mean over seeds of (with / without); it exists if its 95 % interval excludes none, and matters from
                   LEAST_GAIN on
 
@@ -15,7 +15,7 @@ When wrong: days differ by more than chance (a launch, a provider's new model); 
 """
 
 from collections.abc import Callable, Sequence
-from math import exp, inf, isinf, log, sqrt
+from math import exp, hypot, inf, isinf, log, sqrt
 from statistics import fmean, stdev
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ from stayfast.policy.slo import Latency
 LEAST_GAIN = 0.05  # of a quantile or of the cost
 ROOM = 0.7  # of the promise: below it, the promise is kept with room
 WITHIN, WITHIN_P99 = 0.15, 0.3  # of the observed quantiles, for a replay that reproduces the log
+MODEL_ERROR = 0.03  # of a changed quantile, however well the unchanged day is reproduced
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 METRICS = tuple(f"{what}_{name}" for what in ("first", "e2e") for name in QUANTILES)
 _FAILED_S = 1e6  # stands for a quantile among failed requests
@@ -121,8 +122,9 @@ class DayRuns:
 
     def run_change(self, change: Change, value: float) -> list[ReplayResult]:
         self._report(change.describe(value))
-        return [run_replay(change.apply(self._model, drawn, value), seed)
-                for drawn, seed in zip(self._drawn, self._seeds, strict=True)]
+        days = zip(self._drawn, self._seeds, self.base, strict=True)
+        return [base if (changed := change.apply(self._model, drawn, value)) == drawn else run_replay(changed, seed)
+                for drawn, seed, base in days]
 
 
 def observe_rows(rows: Sequence[TrafficLine]) -> ReplayResult:
@@ -186,7 +188,7 @@ def predict_change(change: Change, value: float, runs: Sequence[ReplayResult], d
         changed = [log(quantile_of_run(run, metric)) for run in runs]
         unchanged = [log(quantile_of_run(run, metric)) for run in base]
         bias = log(quantile_of_run(seen, metric)) - fmean(unchanged)
-        quantiles[metric] = estimate(changed, is_day=True, like=unchanged, bias=bias)
+        quantiles[metric] = estimate(changed, is_day=True, like=unchanged, bias=hypot(bias, MODEL_ERROR))
         effects[metric] = estimate([one - other for one, other in zip(changed, unchanged, strict=True)], is_day=False)
     usd, usd_effect = None, None
     if is_priced:
@@ -255,6 +257,11 @@ def plan_route(model: TrafficModel, candidates: Sequence[tuple[Change, float]], 
     good_ratio = seen.good_share(promise.under_s)
     has_room = good_ratio >= promise.share and seen.quantile_s("first", promise.share) <= ROOM * promise.under_s
     predictions = []
+    left_out = {change.name: why for change, why in left}
+    if model.unclear_load:
+        why = f"the log does not show whether your load slows {', '.join(model.unclear_load)} down"
+        left_out |= {change.name: why for change, _ in candidates if change.is_load}
+        candidates = [(change, value) for change, value in candidates if not change.is_load]
     if all(one.is_reproduced for one in baseline):
         day = UnchangedDay(seen, days.base, promise, has_room, is_priced)
         predictions = [predict_change(change, value, days.run_change(change, value), day) for change, value in candidates]
@@ -266,7 +273,7 @@ def plan_route(model: TrafficModel, candidates: Sequence[tuple[Change, float]], 
         fmean(run.good_share(promise.under_s) for run in days.base),
         fmean(run.usd_per_day for run in days.base) if is_priced else None,
         [describe_fit(model, name) for name in model.scenario.fits], baseline, predictions,
-        {change.name: why for change, why in left}, model_notes(model))
+        left_out, model_notes(model))
 
 
 def describe_fit(model: TrafficModel, name: str) -> str:
@@ -279,7 +286,8 @@ def describe_fit(model: TrafficModel, name: str) -> str:
                 f"{alone:.3g} ms a token alone, +{more:.2g} ms for each running answer")
     each = fit.per_token * 1e3 * (1 if fit.is_additive else fit.first_wait_s(0.5, 0))
     per_token = f"+{each * 1e3:,.0f} ms per 1000 prompt tokens" if fit.per_token else "no effect of the prompt's length"
-    return (f"{name}: no effect of your load, up to {fit.most_in_flight} at a time. First token "
+    load = "an effect of your load is unclear" if fit.is_load_unclear else "no effect of your load"
+    return (f"{name}: {load}, up to {fit.most_in_flight} at a time. First token "
             f"{fit.first_wait_s(0.5, 0):.2g} s, {per_token}, {fit.pace_s(0.5, 150) * 1e3:.3g} ms a token")
 
 

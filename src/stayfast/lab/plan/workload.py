@@ -76,6 +76,11 @@ class TrafficModel:
         return any(fit.engine is not None for fit in self.scenario.fits.values())
 
     @property
+    def unclear_load(self) -> tuple[str, ...]:
+        """The upstreams of which the log does not show whether load slows them down."""
+        return tuple(name for name, fit in self.scenario.fits.items() if fit.is_load_unclear)
+
+    @property
     def cached_ratio(self) -> float:
         """Share of input tokens that the providers read from their prompt caches."""
         rows = self.traffic.rows
@@ -130,7 +135,7 @@ def _refit(fit: UpstreamFit, calls: Sequence[SeenCall], rng: Random) -> Upstream
     if fit.engine is not None:
         return replace(fit, first_s=tuple(sorted(rng.choices(fit.first_s, k=len(fit.first_s)))),
                        fail_share=again.fail_share, hang_share=again.hang_share)
-    return replace(again, most_in_flight=fit.most_in_flight)
+    return replace(again, most_in_flight=fit.most_in_flight, is_load_unclear=fit.is_load_unclear)
 
 
 def build_model(traffic: RouteTraffic, known: KnownSettings | None = None) -> TrafficModel:

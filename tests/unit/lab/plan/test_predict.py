@@ -52,6 +52,17 @@ def test_plan_route_replay_that_differs_predicts_nothing() -> None:
     assert "Nothing is predicted" in format_plan(plan)
 
 
+def test_plan_route_unclear_effect_of_load_leaves_load_changes_out() -> None:
+    """A quicker machine helps with and without an effect of load; a replica only with one."""
+    model = build_model(RouteTraffic("m", tuple(rows(300)), 300))
+    fits = {name: replace(fit, is_load_unclear=True) for name, fit in model.scenario.fits.items()}
+    model = replace(model, scenario=replace(model.scenario, fits=fits))
+    plan = plan_route(model, parse_changes(["replica", "quantise", "load2"]), [], n_seeds=2, promise=Latency(0.1, 0.95))
+    assert [(one.name, one.verdict) for one in plan.predictions] == [("quantise", DO)]
+    assert set(plan.left_out) == {"replica", "load2"}
+    assert "does not show whether your load slows u down" in plan.left_out["replica"]
+
+
 def test_format_plan_lines_fit_a_terminal() -> None:
     text = format_plan(plan_hosted())
     assert max(map(len, text.splitlines())) <= 80
