@@ -30,7 +30,7 @@ WITHIN: Final = 0.15
 LEAST_WITHIN, LEAST_EFFECTS, LEAST_COVERED, LEAST_NOTHING = 0.85, 0.85, 0.85, 1.0
 MOST_REFUSED: Final = 2  # a world
 N_REQUESTS, N_RESAMPLES = 1500, 5
-MEDIAN_ERROR: Final = 5.0  # %
+MEDIAN_ERROR: Final = 8.0  # %
 COMPARED: Final = ("first_p95", "e2e_p95")
 N_DAYS: Final = 2
 _UNREACHABLE: Final = Latency(0.001, 0.95)  # no verdict rests on a promise that is kept anyway
@@ -127,8 +127,9 @@ class PlanClaim:
     """`stayfast prove plan`."""
 
     name = "plan"
-    statement = ("From log lines alone, `stayfast plan` predicts ten changes of hidden worlds: the p95 of at least "
-                 f"{LEAST_WITHIN:.0%} of the changed days is within {WITHIN:.0%}, half of all within {MEDIAN_ERROR:g} %. "
+    statement = (f"From {N_REQUESTS:,} log lines alone, `stayfast plan` predicts ten changes of hidden worlds: the p95 of "
+                 f"at least {LEAST_WITHIN:.0%} of the changed days is within {WITHIN:.0%}, and so is that of at least "
+                 f"{LEAST_EFFECTS:.0%} of those that the change alters by more; half of all are within {MEDIAN_ERROR:g} %. "
                  f"At least {LEAST_COVERED:.0%} of the 95 % intervals cover what is measured. For the three changes without "
                  "an effect it says: do nothing.")
 

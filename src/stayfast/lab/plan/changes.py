@@ -32,6 +32,7 @@ from stayfast.policy.admission.price import Price
 EFFORT_DAYS: Final = {"setting": 0.1, "client": 0.5, "prompt": 3.0, "machine": 1.0, "model": 5.0, "engine": 10.0}
 GROUPS: Final = ("streaming", "prompt cache", "answer cache", "quantise", "batching and capacity", "speculative decoding",
                  "smaller model", "prompt diet", "tail", "load")
+LEAST_REPEATED: Final = 0.02  # of the requests; below it, a hit rate is a wish
 LEAST_CACHED_TOKENS: Final = 1024  # providers cache no shorter prompt
 NO_LENGTHS: Final = "most answers have no token counts"
 CACHE_STEP_TOKENS: Final = 128
@@ -215,6 +216,13 @@ def _needs_marks(model: TrafficModel) -> str:
     return "" if model.repeated_ratio is not None else "the log has no marks of equal requests"
 
 
+def _needs_repeats(model: TrafficModel) -> str:
+    ratio = model.repeated_ratio
+    if ratio is None or ratio >= LEAST_REPEATED:
+        return ""
+    return f"{ratio:.1%} of the requests repeat an earlier body; --change hits=40% predicts it nevertheless"
+
+
 def _needs_places(model: TrafficModel) -> str:
     most = model.scenario.admission.max_in_flight
     if model.scenario.admission.lanes is not None:
@@ -260,7 +268,7 @@ CHANGES: Final[tuple[Change, ...]] = (
     Change("cache", "exact answer cache on", "answer cache", "setting", 1.0, "repeats in the log", _cache_answers,
            _needs_marks),
     Change("hits", "answer cache hit rate {}", "answer cache", "prompt", 0.4, "assumed share", _raise_hits,
-           is_percent=True),
+           _needs_repeats, is_percent=True),
     Change("quantise", "int8 or fp8 weights, {} times as fast", "quantise", "model", 1.5, "assumed speed", _quantise,
            _needs_engine),
     Change("replica", "{} more replica", "batching and capacity", "machine", 1.0, "exact", _add_replicas, _needs_engine,

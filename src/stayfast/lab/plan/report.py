@@ -33,7 +33,7 @@ def _title(plan: PlanResult) -> str:
 
 def _span(seconds: float) -> str:
     if seconds < 5400:
-        return f"{seconds / 60:.0f} minutes"
+        return "1 minute" if seconds < 90 else f"{seconds / 60:.0f} minutes"
     return f"{seconds / 3600:.1f} hours" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
 
 
@@ -149,5 +149,5 @@ def format_memory(plan: MemoryPlan) -> str:
 
 
 def _join(lines: Iterable[str]) -> str:
-    return "\n".join(part for line in lines for part in textwrap.wrap(line, COLUMNS, subsequent_indent="    ",
+    return "\n".join(part.rstrip() for line in lines for part in textwrap.wrap(line, COLUMNS, subsequent_indent="    ",
                                                                       drop_whitespace=False)) + "\n"

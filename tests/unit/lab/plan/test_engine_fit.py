@@ -26,7 +26,7 @@ def test_fit_with_load_hosted_api_has_no_engine() -> None:
     assert fit.most_in_flight > 1
 
 
-@pytest.mark.parametrize(("slope", "is_engine", "is_unclear"), [(0.0, False, False), (0.02, False, True), (0.1, True, False)])
+@pytest.mark.parametrize(("slope", "is_engine", "is_unclear"), [(0, False, False), (0.02, False, True), (0.1, True, False)])
 def test_fit_with_load_weak_effect_of_load_is_unclear(slope: float, is_engine: bool, is_unclear: bool) -> None:
     """A pace that varies by 15 % for each answer, and by `slope` for each other answer that runs."""
     fit = _fit_at_load(slope)
