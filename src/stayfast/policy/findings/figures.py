@@ -14,16 +14,22 @@ Source: "The Tail at Scale" (Dean, Barroso 2013). When wrong: calls that are slo
 second attempt; beyond the p99 nothing is known, and S is assumed to stay at 1 %.
 """
 
+from collections import defaultdict
+from collections.abc import Iterator
 from math import exp, log, sqrt
 from typing import NamedTuple
 
+import msgspec
+
 from stayfast.core.findings import Evidence
 from stayfast.core.snapshot import PromptRow, Snapshot, Spread, TrafficRow
+from stayfast.core.types import FROM_CACHE
 
 NOW_S, HOUR_S = 300.0, 3600.0
 MIN_REQUESTS = 50  # for a share or a p50
 MIN_FOR_P95 = 100
 MIN_FOR_P99 = 200  # two requests lie beyond it
+MOST_CACHED = 0.02  # of the requests; fewer move no percentile that a check uses
 _Z = 1.96
 _N_HALVINGS = 40
 
@@ -84,8 +90,24 @@ def prompts_of(snapshot: Snapshot) -> dict[str, PromptRow]:
 
 
 def hour_of(snapshot: Snapshot) -> dict[str, TrafficRow]:
-    """The rows of the last hour by route."""
-    return {row.route: row for row in snapshot.rows(HOUR_S)}
+    """The rows of the last hour by route, with the first tokens of calls only."""
+    return {row.route: row for row in called_rows(snapshot, HOUR_S)}
+
+
+def called_rows(snapshot: Snapshot, window_s: float) -> Iterator[TrafficRow]:
+    """The rows of whole routes, with the first tokens of calls only: against a cache's median of 1 ms every call is a tail,
+    and all are slow where its hits fall. Of several upstreams, those of the one with the most first tokens.
+    """
+    n_cached: defaultdict[str, int] = defaultdict(int)
+    waits: dict[str, Spread] = {}
+    for row in snapshot.rows_by_upstream(window_s):
+        if row.upstream == FROM_CACHE:
+            n_cached[row.route] += row.n
+        elif row.route not in waits or row.ttft_s.n > waits[row.route].n:
+            waits[row.route] = row.ttft_s
+    for row in snapshot.rows(window_s):
+        is_cached = n_cached[row.route] > MOST_CACHED * row.n
+        yield msgspec.structs.replace(row, ttft_s=waits.get(row.route, Spread())) if is_cached else row
 
 
 def percentiles(name: str, spread: Spread, source: str, window_s: float = NOW_S) -> tuple[Evidence, ...]:

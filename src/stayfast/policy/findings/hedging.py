@@ -17,6 +17,7 @@ from stayfast.core.snapshot import Snapshot
 from stayfast.policy.findings.check import Check
 from stayfast.policy.findings.figures import (
     NOW_S,
+    called_rows,
     hedged_p99,
     hour_of,
     is_more_than,
@@ -37,7 +38,7 @@ LEAST_HEDGED = 0.01  # of the requests; fewer cost nothing
 def find_hedging_off(snapshot: Snapshot) -> Iterable[Finding]:
     """A route with `hedge.mode: off` whose tail a second attempt would cut."""
     before = hour_of(snapshot)
-    for row in snapshot.rows(NOW_S):
+    for row in called_rows(snapshot, NOW_S):
         mode = snapshot.setting("routes", row.route, "hedge", "mode") or snapshot.setting("defaults", "hedge", "mode")
         if mode != "off" or not has_tail(row.ttft_s, SPREAD_FACTOR) or slower_than_before(row, before) is not None:
             continue

@@ -22,6 +22,7 @@ from stayfast.policy.findings.figures import (
     MIN_FOR_P99,
     MIN_REQUESTS,
     NOW_S,
+    called_rows,
     hour_of,
     is_more_than,
     names,
@@ -34,6 +35,7 @@ from stayfast.policy.findings.figures import (
 from stayfast.policy.findings.patches import change_settings
 
 TAIL_FACTOR = 5.0  # p99 over p50; the alert `spike_factor` is 8
+LEAST_LIMIT_S = 0.1  # for a first token; a shorter one cuts off calls for a pause of a process or a lost packet
 SLOWER_FACTOR = 1.8  # p50 now over p50 of the hour
 HOUR_WEIGHT = 4  # the hour has at least so many times the requests of now, so it shows what was before
 SLOW_UPSTREAM_FACTOR = 2.5  # eject.slow_factor is 3
@@ -46,7 +48,7 @@ TTFT = "stayfast_ttft_seconds"
 def find_tail(snapshot: Snapshot) -> Iterable[Finding]:
     """A long tail over a stable median on a route that hedges: its budget is too small, or hedges do not help."""
     before = hour_of(snapshot)
-    for row in snapshot.rows(NOW_S):
+    for row in called_rows(snapshot, NOW_S):
         if not has_tail(row.ttft_s, TAIL_FACTOR) or slower_than_before(row, before) is not None:
             continue
         p50_s, p95_s, p99_s = row.ttft_s.p50 or 0.0, row.ttft_s.p95 or 0.0, row.ttft_s.p99 or 0.0
@@ -55,7 +57,7 @@ def find_tail(snapshot: Snapshot) -> Iterable[Finding]:
             do = change_settings("More second attempts: up to 15 % more calls.",
                                  {"routes": {row.route: {"hedge": {"budget": 0.15}}}}, "unknown")
         else:
-            limit_s = max(2 * p95_s, 3 * p50_s)
+            limit_s = max(2 * p95_s, 3 * p50_s, LEAST_LIMIT_S)
             because = "The median is as before, so single calls are slow, not all, and second attempts do not end that."
             do = change_settings(
                 f"A call without a token after {text_s(limit_s)} is retried: the p99 falls to about "
@@ -87,7 +89,7 @@ def slower_than_before(row: TrafficRow, before: Mapping[str, TrafficRow]) -> flo
 def find_all_slow(snapshot: Snapshot) -> Iterable[Finding]:
     """All percentiles rose: no tail, but another provider, region or prompt."""
     before = hour_of(snapshot)
-    for row in snapshot.rows(NOW_S):
+    for row in called_rows(snapshot, NOW_S):
         factor = slower_than_before(row, before)
         if factor is None or row.ttft_s.n < MIN_FOR_P95:
             continue

@@ -21,6 +21,7 @@ from stayfast.policy.findings.check import Check
 from stayfast.policy.findings.figures import (
     MIN_REQUESTS,
     NOW_S,
+    called_rows,
     deadline_s,
     is_more_than,
     number_of_route,
@@ -45,7 +46,7 @@ TTFT = "stayfast_ttft_seconds"
 
 def find_first_token_too_short(snapshot: Snapshot) -> Iterable[Finding]:
     """`first_token_s` cuts off usual calls."""
-    for row in snapshot.rows(NOW_S):
+    for row in called_rows(snapshot, NOW_S):
         limit_s, p95_s = _first_token_s(snapshot, row), row.ttft_s.p95
         n = row.faults.get("timeout", 0)
         if p95_s is None or p95_s < TOO_SHORT_SHARE * limit_s or not is_more_than(MANY_TIMEOUTS, n, row.n_attempts):
@@ -68,7 +69,7 @@ def find_first_token_too_short(snapshot: Snapshot) -> Iterable[Finding]:
 
 def find_first_token_too_long(snapshot: Snapshot) -> Iterable[Finding]:
     """Calls hang, and `first_token_s` ends them far too late."""
-    for row in snapshot.rows(NOW_S):
+    for row in called_rows(snapshot, NOW_S):
         limit_s, p95_s = _first_token_s(snapshot, row), row.ttft_s.p95
         n = row.faults.get("timeout", 0)
         if not p95_s or limit_s < TOO_LONG_FACTOR * p95_s or not is_more_than(FEW_TIMEOUTS, n, row.n_attempts):

@@ -1,8 +1,10 @@
 """Checks of slow first tokens."""
 
+import msgspec
 import pytest
 
 from stayfast.core.snapshot import Snapshot, Spread, TrafficRow
+from stayfast.policy.findings.hedging import find_hedging_off
 from stayfast.policy.findings.latency import (
     find_all_slow,
     find_promise_missed,
@@ -76,3 +78,32 @@ def test_missed_promise_is_urgent_only_far_beyond_its_share() -> None:
     assert severities(100) == ["warn"]
     assert severities(55) == []
     assert severities(400, n_streamed=0) == []
+
+
+def test_answers_of_the_cache_make_no_tail_and_no_time_out() -> None:
+    """19 of 20 requests are answered from the cache in 1 ms; a call takes half a second, as always."""
+    hits, calls = Spread(9500, 0.001, 0.002, 0.003, 0.01), Spread(500, 0.5, 0.8, 0.9, 1.0)
+    mixed = Spread(10000, 0.001, 0.002, 0.6, 1.0)
+    rows = [TrafficRow("chat", "", 300.0, 10000, 10000, ttft_s=mixed),
+            TrafficRow("chat", "(cache)", 300.0, 9500, 9500, ttft_s=hits),
+            TrafficRow("chat", "a", 300.0, 500, 500, ttft_s=calls)]
+    assert list(find_tail(snapshot_of(*rows))) == []
+    assert list(find_hedging_off(snapshot_of(*rows, routes={"chat": {"hedge": {"mode": "off"}}}))) == []
+    [found] = find_tail(snapshot_of(*rows[:2], msgspec.structs.replace(rows[2], ttft_s=Spread(500, 0.5, 0.8, 6.0, 7.0))))
+    assert "first_token_s: 1.6" in found.do[0].patch
+
+
+def test_fewer_hits_are_no_slower_provider() -> None:
+    """The p50 of all requests rises from 1 ms to 500 ms when the cache is emptied; that of the calls does not."""
+    calls, mixed = Spread(500, 0.5, 0.8, 0.9, 1.0), Spread(9500, 0.001, 0.002, 0.6, 1.0)
+    rows = [TrafficRow("chat", "", 300.0, 500, 500, ttft_s=calls), TrafficRow("chat", "a", 300.0, 500, 500, ttft_s=calls),
+            TrafficRow("chat", "", 3600.0, 9500, 9500, ttft_s=mixed),
+            TrafficRow("chat", "a", 3600.0, 900, 900, ttft_s=calls),
+            TrafficRow("chat", "(cache)", 3600.0, 8600, 8600, ttft_s=mixed)]
+    assert list(find_all_slow(snapshot_of(*rows))) == []
+
+
+def test_time_out_of_a_quick_route_is_no_pause_of_a_process() -> None:
+    """3 ms would be rounded to 0, which no settings file may have."""
+    row = TrafficRow("chat", "", 300.0, 1000, ttft_s=Spread(1000, 0.001, 0.0012, 0.5, 0.6))
+    assert "first_token_s: 0.1" in next(iter(find_tail(snapshot_of(row)))).do[0].patch
