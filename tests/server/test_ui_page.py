@@ -235,7 +235,8 @@ def test_phone_has_no_sideways_scroll(tmp_path: Path, scheme: str) -> None:
             await tab.set_view(390, 844, scheme=scheme, is_phone=True)
             for hash_ in ("#/now", "#/now?route=chat&tab=rps", "#/requests", "#/doctor", "#/settings"):
                 place = hash_.strip("#/")[:3]
-                await tab.open(f"{rig.url}/ui?{place}{hash_}", "document.querySelector('main').innerText.length > 10")
+                await tab.open(f"{rig.url}/ui?{place}{hash_}",
+                               "document.querySelector('main[data-view]')?.innerText.length > 10")
                 assert await tab.evaluate("document.documentElement.scrollWidth") == 390, hash_
             paper = "getComputedStyle(document.body).backgroundColor"
             assert await tab.evaluate(paper) == {"light": "rgb(251, 251, 250)", "dark": "rgb(16, 19, 23)"}[scheme]

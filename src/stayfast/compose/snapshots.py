@@ -31,7 +31,7 @@ from stayfast.observe.snapshot.frames import (
     round_figures,
     shorten,
 )
-from stayfast.observe.snapshot.parts import SeriesKey, TrafficPart, merge_parts
+from stayfast.observe.snapshot.parts import NOTHING, SeriesKey, TrafficPart, merge_shown
 from stayfast.observe.snapshot.probes import merge_probes, sum_machines
 from stayfast.observe.snapshot.ring import SnapshotRing
 from stayfast.observe.snapshot.rows import rows_in_steps
@@ -203,9 +203,9 @@ class SnapshotCollector:
 
     def _last_minute(self, collected: _Collected) -> Span:
         parts: dict[SeriesKey, TrafficPart] = {
-            key: windows.sums[0] for key, windows in self._windows.series.items() if windows.sums[0] != TrafficPart()}
+            key: windows.sums[0] for key, windows in self._windows.series.items() if windows.sums[0] != NOTHING}
         for key, part in collected.live.open.items():
-            parts[key] = merge_parts((parts[key], part)) if key in parts else part
+            parts[key] = merge_shown([parts[key], part]) if key in parts else part
         seconds = min(MINUTE_S, max(1.0, self._clock.now() - self._started_at))
         return Span(seconds, parts, collected.live.heat, collected.live.n_tick)
 

@@ -6,9 +6,11 @@ than a frame has rows for. The load does not change. In turn, in the order ABBA,
 CPU is the kernel's account of the gateway's process; the cost of the viewers is the difference of the two phases of a round.
 The frames that the viewers received are measured in bytes, and each second must have one.
 
-The page is loaded from the same gateway: all files that the first paint needs, compressed, by one connection; and where
-there is a browser, in it, without a cache. A page of one line of text, in turn with it, shows what the browser itself needs:
-if that takes longer than BUSY_S, the machine is busy, and the time of the page shows nothing.
+The page is loaded from the same gateway: all files that the first figures need, compressed, by one connection; and where
+there is a browser, in it, without a cache, until its first contentful paint: the header and empty tiles. Other load of the
+machine can only add to a time, so the shortest load is judged; the median is printed too. A page of one line of text, in
+turn with it, shows what the browser itself needs: if even its shortest load takes longer than BUSY_S, the machine is busy,
+and a late page shows nothing.
 
 When wrong: the reader's own machine draws the page, which is not counted. Load and simulator share the machine's caches.
 """
@@ -61,8 +63,9 @@ class BoardClaim:
     name = "board"
     statement = (f"{N_VIEWERS} viewers of the page add at most {CPU_GOAL * 100:g} % of a core to a gateway with {N_ROUTES} "
                  f"routes and upstreams, and to one with {MANY}, under {RATE_RPS:g} requests a second. A second of figures "
-                 f"has at most {MAX_BYTES // 1000} kB, and each viewer gets every second. From loopback the page is painted "
-                 f"within {PAINT_GOAL_S * 1e3:g} ms.")
+                 f"has at most {MAX_BYTES // 1000} kB, and each viewer gets every second. From loopback, the first "
+                 f"contentful paint of the page in Chromium takes at most {PAINT_GOAL_S * 1e3:g} ms (the shortest "
+                 "of several loads).")
 
     async def run(self, conditions: Conditions) -> ClaimResult:
         extent = conditions.choose(self.full, self.quick)
@@ -194,7 +197,7 @@ class Meter:
 
 
 async def measure_page(gateway: ServerProcess, n_loads: int, report: Callable[[str], None]) -> list[Figure]:
-    """Bytes and time of all files of the first paint, and the paint itself if there is a browser."""
+    """Bytes and time of all files of the first figures, and the first paint if there is a browser."""
     n_files, n_bytes, seconds = min([await asyncio.to_thread(load_files, gateway) for _ in range(n_loads)],
                                     key=lambda load: load[2])  # other load on the machine can only add to it
     figures = [Figure.exact(f"bytes of the page and its {n_files - 1} files, compressed", float(n_bytes), "B"),
@@ -213,11 +216,17 @@ async def measure_page(gateway: ServerProcess, n_loads: int, report: Callable[[s
 
 
 def paint_figures(floor_s: list[float], paint_s: list[float]) -> list[Figure]:
-    """The time of the page, and of a page of one line. A machine on which that takes long proves nothing."""
-    floor = Figure.of_rounds("first paint of a page of one line", [each * 1e3 for each in floor_s], "ms")
-    paint = Figure.of_rounds("first paint of the page", [each * 1e3 for each in paint_s], "ms", PAINT_GOAL_S * 1e3)
-    busy = "the machine is busy" if floor.value > BUSY_S * 1e3 and not paint.holds else None
-    return [*mark_invalid((paint,), busy), floor]
+    """The time of the page, of a page of one line, and their difference. Where that is late, a late page proves nothing."""
+    paint = Figure.exact(f"shortest first paint of the page, of {len(paint_s)}", min(paint_s) * 1e3, "ms",
+                         PAINT_GOAL_S * 1e3)
+    busy = "the machine is busy" if min(floor_s) > BUSY_S and not paint.holds else None
+    over = [(page - line) * 1e3 for page, line in zip(paint_s, floor_s, strict=True)]
+    return [
+        *mark_invalid((paint,), busy),
+        Figure.exact(f"shortest first paint of a page of one line, of {len(floor_s)}", min(floor_s) * 1e3, "ms"),
+        Figure.of_rounds("first paint of the page, median", [each * 1e3 for each in paint_s], "ms"),
+        Figure.of_rounds("first paint of the page after that of one line, median", over, "ms"),
+    ]
 
 
 def load_files(gateway: ServerProcess) -> tuple[int, int, float]:

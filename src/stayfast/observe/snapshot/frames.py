@@ -6,12 +6,13 @@ are fewer rows, until the frame is small enough. Figures are rounded to 3 signif
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import msgspec
 
 from stayfast.core.snapshot import HEAT_BOUNDS_S, LiveFrame, LiveRoute, LiveUpstream, Spread
-from stayfast.observe.snapshot.parts import OTHER, Counts, SeriesKey, TrafficPart, merge_parts, spread_of
+from stayfast.observe.snapshot.parts import OTHER, Counts, SeriesKey, TrafficPart, add_counts, merge_shown, spread_of
 from stayfast.observe.snapshot.worker_part import UpstreamGauges
 from stayfast.policy.histogram import middle_of
 
@@ -43,14 +44,11 @@ def live_routes(span: Span, promises: Promises) -> list[LiveRoute]:
         by_route.setdefault(key[0], []).append(key)
     rows = []
     for route, keys in by_route.items():
-        part = merge_parts(span.parts[key] for key in keys if key in span.parts)
+        part = merge_shown([span.parts[key] for key in keys if key in span.parts])
         n = sum(span.n.get(key, 0) for key in keys)
         if part.n or n:
             heat = _add_up(span.heat.get(key, {}) for key in keys)
-            promise_s, share = promises(route) or (None, None)
-            rows.append(msgspec.structs.replace(
-                _make_route(route, part, span.seconds), n=n, promise_s=promise_s, promise_share=share,
-                heat=_heat_rows(heat), n_heat_failed=max(0, n - sum(heat.values()))))
+            rows.append(_make_route(route, part, span.seconds, n=n, heat=heat, promise=promises(route)))
     return sorted(rows, key=lambda row: (-row.rps, row.route))
 
 
@@ -62,7 +60,7 @@ def live_upstreams(span: Span, states: Iterable[UpstreamGauges], quota_left: Map
     rows = []
     for state in states:
         keys = by_upstream.get(state.name, [])
-        part = merge_parts(span.parts[key] for key in keys if key in span.parts)
+        part = merge_shown([span.parts[key] for key in keys if key in span.parts])
         n_faults = sum(part.faults.values())
         rows.append(LiveUpstream(
             state.name, rps=part.n_attempts / span.seconds, in_flight=state.in_flight, waiting=state.waiting,
@@ -111,15 +109,18 @@ def _without_zeros(frame: dict[str, Any]) -> dict[str, Any]:
     return frame
 
 
-def _make_route(route: str, part: TrafficPart, seconds: float) -> LiveRoute:
+def _make_route(route: str, part: TrafficPart, seconds: float, *, n: int, heat: Counts,
+                promise: tuple[float, float] | None) -> LiveRoute:
     all_n = part.n or 1
+    promise_s, share = promise or (None, None)
     n_hits = sum(part.cache.get(result, 0) for result in _HIT_RESULTS)
     return LiveRoute(
-        route, rps=part.n / seconds, failed_ratio=_share(part.n_failed, all_n),
+        route, n=n, rps=part.n / seconds, failed_ratio=_share(part.n_failed, all_n),
         shed_ratio=_share(part.n_shed, all_n), degraded_ratio=_share(part.n_degraded, all_n),
         late_ratio=_share(part.n_late, all_n), hedged_ratio=_share(part.n_hedges, all_n), cached_ratio=_share(n_hits, all_n),
         ttft_s=spread_of(part.ttft_s), e2e_s=spread_of(part.e2e_s), output_tokens_per_s=part.n_output_tokens / seconds,
-        usd_per_h=sum(part.cost_usd.values()) * 3600 / seconds)
+        usd_per_h=sum(part.cost_usd.values()) * 3600 / seconds, promise_s=promise_s, promise_share=share,
+        heat=_heat_rows(heat), n_heat_failed=max(0, n - sum(heat.values())))
 
 
 def _fold_routes(rows: Sequence[LiveRoute], n: int) -> tuple[LiveRoute, ...]:
@@ -162,11 +163,7 @@ def _worst(spreads: Iterable[Spread]) -> Spread:
 
 
 def _add_up(counts: Iterable[Counts]) -> Counts:
-    whole: Counts = {}
-    for one in counts:
-        for bucket, n in one.items():
-            whole[bucket] = whole.get(bucket, 0) + n
-    return whole
+    return reduce(add_counts, counts, {})
 
 
 def _add_heat(heats: Iterable[Sequence[tuple[int, int]]]) -> tuple[tuple[int, int], ...]:

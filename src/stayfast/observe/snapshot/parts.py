@@ -6,9 +6,10 @@ seconds in each stage over the requests of one quarter of an octave of the time 
 of the p99 are the means of the quarter that holds the p99, or of the nearest one with requests.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from math import ceil
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -21,6 +22,7 @@ BUCKETS_PER_QUARTER = PER_OCTAVE // 4
 OTHER = "(other)"  # sums what has no row of its own; settings cannot use this name
 Counts = dict[int, int]  # by bucket
 K = TypeVar("K")
+N = TypeVar("N", int, float)
 SeriesKey = tuple[str, str]  # route, upstream; an empty upstream: none was called
 
 
@@ -115,6 +117,7 @@ class TrafficPart(msgspec.Struct, omit_defaults=True):
         return TrafficPart(**{name: getattr(self, name) for name in DETAILS})
 
 
+NOTHING: Final = TrafficPart()  # to compare with
 NUMBERS = tuple(field.name for field in msgspec.structs.fields(TrafficPart) if field.type in (int, float))
 TABLES = ("over_stages", "faults", "cache", "cost_usd")
 DETAIL_TIMES = ("usable_s", "tpot_s", "gap_most_s", "queue_s", "own_s", "attempt_s")
@@ -145,6 +148,35 @@ def merge_parts(parts: Iterable[TrafficPart]) -> TrafficPart:
     whole = TrafficPart()
     for part in parts:
         whole.merge(part)
+    return whole
+
+
+def merge_shown(parts: Sequence[TrafficPart]) -> TrafficPart:
+    """The sum of what a frame shows, each second: all else is empty, unless there is one part, which is returned itself.
+
+    The counts of the first part are copied whole, so the largest one belongs there.
+    """
+    return reduce(_add_shown, parts) if parts else TrafficPart()
+
+
+def _add_shown(one: TrafficPart, other: TrafficPart) -> TrafficPart:
+    return TrafficPart(
+        n=one.n + other.n, n_failed=one.n_failed + other.n_failed, n_shed=one.n_shed + other.n_shed,
+        n_degraded=one.n_degraded + other.n_degraded, n_late=one.n_late + other.n_late,
+        n_attempts=one.n_attempts + other.n_attempts, n_hedges=one.n_hedges + other.n_hedges,
+        n_stalls=one.n_stalls + other.n_stalls, n_output_tokens=one.n_output_tokens + other.n_output_tokens,
+        faults=add_counts(one.faults, other.faults), cache=add_counts(one.cache, other.cache),
+        cost_usd=add_counts(one.cost_usd, other.cost_usd), ttft_s=add_counts(one.ttft_s, other.ttft_s),
+        e2e_s=add_counts(one.e2e_s, other.e2e_s), attempt_s=add_counts(one.attempt_s, other.attempt_s))
+
+
+def add_counts(one: dict[K, N], other: Mapping[K, N]) -> dict[K, N]:
+    """Their sum, as a new dict; `one` itself if there is nothing to add."""
+    if not other:
+        return one
+    whole = dict(one)
+    for key, n in other.items():
+        whole[key] = whole[key] + n if key in whole else n
     return whole
 
 

@@ -1,6 +1,6 @@
 // The shell: sign-in, header, views, keys, banners.
-import { html, render, endpoint, useEffect, useRef, useState } from "./lib.mjs";
-import { go, hrefOf, useAddress } from "./address.mjs";
+import { html, render, endpoint, useEffect, useLayoutEffect, useRef, useState } from "./lib.mjs";
+import { go, hrefOf, readAddress, useAddress } from "./address.mjs";
 import { Live } from "./live.mjs";
 import { State, readJson, stateOfSeverity } from "./parts.mjs";
 import { THEMES, applyTheme, readTheme } from "./theme.mjs";
@@ -139,10 +139,12 @@ function useKeys({ filter, setHelp, onTheme }) {
 
 const togglePause = () => go({ paused: location.hash.includes("paused=1") ? "" : "1" });
 
+const viewOf = (id) => VIEWS.find((each) => each.id === id) ?? VIEWS[0];
+
 /** The component of a view; null until its module is there. */
 function useView(id) {
   const [loaded, setLoaded] = useState({});
-  const view = VIEWS.find((each) => each.id === id) ?? VIEWS[0];
+  const view = viewOf(id);
   useEffect(() => {
     let isWanted = true;
     view.load().then((module) => isWanted && setLoaded({ id: view.id, View: module.View }),
@@ -177,8 +179,11 @@ function Page({ live, user, onSignOut }) {
     ${hasHelp && html`<${Help} onClose=${() => setHelp(false)} />`}`;
 }
 
-function App() {
-  const [session, setSession] = useState(null);
+const UNREACHABLE = { signed_in: true, user: null }; // the banner of the page explains it
+const readSession = async () => (await readJson("/ui/session")).data ?? UNREACHABLE;
+
+function App({ first }) {
+  const [session, setSession] = useState(first);
   const [live, setLive] = useState(null);
   const [n, setShown] = useState(0); // how often the browser has taken the page out of its cache
   useEffect(() => {
@@ -186,13 +191,9 @@ function App() {
     addEventListener("pageshow", show);
     return () => removeEventListener("pageshow", show);
   }, []);
-  const read = async () => {
-    const { data } = await readJson("/ui/session");
-    setSession(data ?? { signed_in: true, user: null }); // unreachable: the banner of the page explains it
-  };
-  useEffect(() => { read(); }, []);
-  useEffect(() => {
-    if (!session?.signed_in) return undefined;
+  const read = async () => setSession(await readSession());
+  useLayoutEffect(() => { // before the browser draws: no empty page between the static header and the first view
+    if (!session.signed_in) return undefined;
     const made = new Live();
     const leave = made.subscribe(() => made.needsSignIn && session.needs_key && read());
     const hide = () => made.stop(); // a page in the browser's cache must not hold the stream of all tabs
@@ -205,16 +206,17 @@ function App() {
       made.stop();
       setLive(null);
     };
-  }, [session?.signed_in, session?.user, n]);
+  }, [session.signed_in, session.user, n]);
   const signOut = async () => {
     await fetch(endpoint("/ui/logout"), { method: "POST" }).catch(() => null);
     read();
   };
-  if (session === null) return null;
   if (!session.signed_in) return html`<${SignIn} onSignedIn=${read} />`;
   return live && html`<${Page} live=${live} user=${session.user} onSignOut=${signOut} />`;
 }
 
+viewOf(readAddress().view).load().catch(() => null); // while the session is read; `useView` shows what is wrong
+const session = await readSession();
 const root = document.getElementById("app");
 root.replaceChildren();
-render(html`<${App} />`, root);
+render(html`<${App} first=${session} />`, root);
