@@ -40,6 +40,9 @@ def test_page_shows_figures_without_a_complaint(tmp_path: Path) -> None:
             for words in ("chat", "local-vllm", "breaker closed", "limit: ", "99 % in 1.00 s", "prompt.moving_prefix", "/s",
                           "USD/h", "UTC", "gw-1"):
                 assert words in text, words
+            # 9, 8 and 7 of the upstreams: routes have no count of their own
+            assert await tab.evaluate("[...document.querySelectorAll('.tile-name')].find((each) => "
+                                      "each.innerText === 'In flight').nextElementSibling.innerText") == "24"
             drawn = await tab.evaluate("""(() => { const c = document.querySelector('canvas');
                 const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; const seen = new Set();
                 for (let i = 0; i < d.length; i += 4) if (d[i + 3] > 200) seen.add(`${d[i]},${d[i + 1]},${d[i + 2]}`);

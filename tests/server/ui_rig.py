@@ -89,7 +89,7 @@ class InventedTraffic:
         self._minute[name].extend(values_s)
         minute = list(self._minute[name])
         return LiveRoute(
-            route=name, n=n, rps=rate, in_flight=round(rate * middle_s * slow * 3), waiting=2 if slow > 1 else 0,
+            route=name, n=n, rps=rate,
             failed_ratio=0.004 * slow, late_ratio=0.02 * slow, hedged_ratio=0.03, cached_ratio=0.21,
             ttft_s=spread_of(minute), e2e_s=spread_of([value_s * 4 for value_s in minute]), output_tokens_per_s=rate * 180,
             usd_per_h=rate * 0.6, promise_s=promise_s, promise_share=0.99 if promise_s is not None else None,
@@ -98,7 +98,7 @@ class InventedTraffic:
     def _upstream(self, name: str, number: int, slow: float) -> LiveUpstream:
         is_sick = number == 0 and slow > 1
         return LiveUpstream(
-            name=name, rps=8.0 - number * 3, in_flight=9 - number, limit=32.0 - number * 8,
+            name=name, rps=8.0 - number * 3, in_flight=9 - number, waiting=2 if is_sick else 0, limit=32.0 - number * 8,
             limit_why="gradient: first tokens are 2.1 times the slowest unloaded" if is_sick else "grows by use",
             breaker="half_open" if is_sick else "closed", why="5 of 20 failed in 10 s" if is_sick else "",
             failed_ratio=0.08 if is_sick else 0.0, ttft_s=Spread(300, 0.35 * slow, 0.9 * slow, 1.6 * slow, 3.0 * slow),

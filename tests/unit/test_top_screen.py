@@ -1,5 +1,7 @@
 """The screen of `stayfast top`."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +11,8 @@ from stayfast.lab.report.table import TerminalStyle
 
 PLAIN = TerminalStyle(is_on=False)
 URL = "http://127.0.0.1:8090"
-CHAT = LiveRoute("chat", n=3, rps=38.2, in_flight=20, ttft_s=Spread(100, 0.42, 0.9, 1.8), promise_s=2.0, hedged_ratio=0.041)
+CHAT = LiveRoute("chat", n=3, rps=38.2, ttft_s=Spread(100, 0.42, 0.9, 1.8), promise_s=2.0, hedged_ratio=0.041,
+                 cached_ratio=0.213, output_tokens_per_s=1234.0)
 SLOW = LiveRoute("slow", n=3, rps=1.0, ttft_s=Spread(100, 1.0, 4.0, 9.0), promise_s=2.0)
 
 
@@ -22,6 +25,16 @@ def test_screen_worst_route_comes_first_and_fits_80_columns() -> None:
     assert text.index("slow") < text.index("chat")
     assert "420ms" in text
     assert "act  route slow: p99 is 9 times p50." in text
+
+
+def test_screen_sums_requests_in_flight_of_upstreams() -> None:
+    """They are counted by upstream. A route has its share of answers from the cache and its tokens."""
+    upstreams = (LiveUpstream("a", in_flight=20, waiting=3), LiveUpstream("b", in_flight=4))
+    lines = draw_screen(LiveFrame(0.0, 1, routes=(CHAT,), upstreams=upstreams), PLAIN, url=URL)
+    assert "24 in flight  3 waiting" in lines[1]
+    heading, row = next((head, row) for head, row in pairwise(lines) if row.startswith("chat"))
+    shown = dict(zip(heading.replace("TTFT p50", "p50").split()[1:], row.split()[1:], strict=True))
+    assert (shown["cach%"], shown["tok/s"]) == ("21.3", "1234")
 
 
 def test_screen_old_frame_is_never_shown_as_live() -> None:

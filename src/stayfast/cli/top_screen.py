@@ -21,8 +21,8 @@ class Column(NamedTuple):
     width: int
 
 
-_ROUTES = (Column("req/s", 7), Column("fly", 5), Column("wait", 5), Column("TTFT p50", 9), Column("p95", 7),
-           Column("p99", 7), Column("late%", 6), Column("err%", 6), Column("hdg%", 6), Column("$/h", 8))
+_ROUTES = (Column("req/s", 7), Column("TTFT p50", 9), Column("p95", 7), Column("p99", 7), Column("late%", 6),
+           Column("err%", 6), Column("hdg%", 6), Column("cach%", 6), Column("tok/s", 7), Column("$/h", 8))
 _UPSTREAMS = (Column("req/s", 7), Column("fly", 5), Column("limit", 7), Column("TTFT p50", 9), Column("p95", 7),
               Column("p99", 7), Column("err%", 6), Column("quota%", 7), Column("breaker", 11))
 
@@ -61,8 +61,8 @@ def _describe_state(frame: LiveFrame) -> str:
     silent = f", {frame.n_silent_workers} silent" if frame.n_silent_workers else ""
     parts = [datetime.fromtimestamp(frame.at, UTC).astimezone().strftime("%H:%M:%S"),
              f"{sum(row.rps for row in frame.routes):.1f} req/s",
-             f"{sum(row.in_flight for row in frame.routes)} in flight",
-             f"{sum(row.waiting for row in frame.routes)} waiting",
+             f"{sum(row.in_flight for row in frame.upstreams)} in flight",
+             f"{sum(row.waiting for row in frame.upstreams)} waiting",
              f"{frame.n_workers} worker{'s' * (frame.n_workers != 1)}{silent}"]
     if frame.jobs_queued or frame.jobs_running:
         parts.append(f"jobs {frame.jobs_running} running, {frame.jobs_queued} queued")
@@ -85,8 +85,9 @@ def _rows(lines: Iterable[str], n: int, n_all: int) -> list[str]:
 
 
 def _route_line(row: LiveRoute) -> str:
-    cells = (f"{row.rps:.1f}", f"{row.in_flight}", f"{row.waiting}", *_spread(row), _percent(row.late_ratio),
-             _percent(row.failed_ratio + row.shed_ratio), _percent(row.hedged_ratio), f"{row.usd_per_h:.2f}")
+    cells = (f"{row.rps:.1f}", *_spread(row), _percent(row.late_ratio), _percent(row.failed_ratio + row.shed_ratio),
+             _percent(row.hedged_ratio), _percent(row.cached_ratio), f"{row.output_tokens_per_s:.0f}",
+             f"{row.usd_per_h:.2f}")
     return _line(row.route, cells, _ROUTES)
 
 

@@ -31,6 +31,7 @@ from stayfast.observe.snapshot.frames import (
     round_figures,
     shorten,
 )
+from stayfast.observe.snapshot.job_endings import complete_jobs
 from stayfast.observe.snapshot.parts import NOTHING, SeriesKey, TrafficPart, merge_shown
 from stayfast.observe.snapshot.probes import merge_probes, sum_machines
 from stayfast.observe.snapshot.ring import SnapshotRing
@@ -242,7 +243,9 @@ class SnapshotCollector:
             traffic=tuple(traffic), prompts=probed.prompts, upstreams=with_price_ages(probed.upstreams, settings, wall),
             machines=probed.machines, stores=probed.stores,
             tenants=probed.tenants, caches=cache_rows(caches, sums, modes),
-            jobs=job_rows(self._current.read_job_gauges()), n_waiting=sum(part.n_waiting for part in collected.parts),
+            jobs=complete_jobs(job_rows(self._current.read_job_gauges()),
+                               [part.probes.jobs for part in collected.parts if part.probes is not None]),
+            n_waiting=sum(part.n_waiting for part in collected.parts),
             settings=written.settings if written is not None else {}, sources=written.sources if written is not None else {})
 
 

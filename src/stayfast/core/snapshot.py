@@ -284,8 +284,6 @@ class LiveRoute(msgspec.Struct, frozen=True, omit_defaults=True):
     route: str
     n: int = 0
     rps: float = 0.0
-    in_flight: int = 0
-    waiting: int = 0
     failed_ratio: float = 0.0
     shed_ratio: float = 0.0
     degraded_ratio: float = 0.0

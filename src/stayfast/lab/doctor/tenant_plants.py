@@ -72,6 +72,11 @@ PLANTS = (
           touches=JOBS | frozenset({"chat.ttft"})),
     Plant("few jobs while live requests are slower", "jobs.disturb_live", False, lambda scene: _disturbed(scene, 2),
           touches=JOBS | frozenset({"chat.ttft"})),
+    Plant("streams without token counts", "usage.missing", True,
+          lambda scene: scene.amend(with_traffic("chat", "north", n_output_tokens=0)).amend(
+              with_traffic("classify", "north", n_output_tokens=0)), touches=COST),
+    Plant("answers of a few tokens", "usage.missing", False,
+          lambda scene: scene.amend(with_traffic("chat", n_output_tokens=60_000)), touches=COST),
     Plant("model without a price", "price.missing", True, lambda scene: _costs(scene, COSTS, 100_000), touches=COST),
     Plant("rare model without a price", "price.missing", False, lambda scene: _costs(scene, COSTS, 5), touches=COST),
     Plant("prices of last year", "price.old", True,

@@ -130,8 +130,7 @@ def _fold_routes(rows: Sequence[LiveRoute], n: int) -> tuple[LiveRoute, ...]:
     rest, rps = rows[n:], sum(row.rps for row in rows[n:])
     mean = {name: _mean(rest, name, rps) for name in (
         "failed_ratio", "shed_ratio", "degraded_ratio", "late_ratio", "hedged_ratio", "cached_ratio")}
-    other = LiveRoute(OTHER, n=sum(row.n for row in rest), rps=rps, in_flight=sum(row.in_flight for row in rest),
-                      waiting=sum(row.waiting for row in rest), **mean, ttft_s=_worst(row.ttft_s for row in rest),
+    other = LiveRoute(OTHER, n=sum(row.n for row in rest), rps=rps, **mean, ttft_s=_worst(row.ttft_s for row in rest),
                       e2e_s=_worst(row.e2e_s for row in rest),
                       output_tokens_per_s=sum(row.output_tokens_per_s for row in rest),
                       usd_per_h=sum(row.usd_per_h for row in rest), heat=_add_heat(row.heat for row in rest),

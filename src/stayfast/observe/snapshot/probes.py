@@ -14,10 +14,12 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.events import (
     AttemptDone,
+    BatchEnded,
     BreakerChanged,
     ConnectionOpened,
     ConnectionReused,
     Fact,
+    JobEnded,
     JobStoreCalled,
     LoopLag,
     RequestDone,
@@ -27,6 +29,7 @@ from stayfast.core.events import (
 from stayfast.core.samples import PromptSampled, QuotaReported
 from stayfast.core.snapshot import MachineRow, PromptRow, Spread, StoreRow, TenantRow, UpstreamRow
 from stayfast.observe.snapshot.engine_scraper import EngineParts, EngineScraper, EngineScrapers, merge_engines
+from stayfast.observe.snapshot.job_endings import JobEndings, JobParts
 from stayfast.observe.snapshot.machine import MachinePart, MachineProbe, merge_loop_lag, merge_machines
 from stayfast.observe.snapshot.prompt_shapes import PromptShapes, merge_prompts
 from stayfast.observe.snapshot.store_probes import StorePart, StoreProbe, StoreSite, merge_stores
@@ -52,6 +55,7 @@ class ProbePart(msgspec.Struct, frozen=True, omit_defaults=True):
     upstreams: dict[str, ObservedUpstream] = {}
     stores: dict[str, StorePart] = {}
     engines: EngineParts = EngineParts()
+    jobs: JobParts = JobParts()
 
 
 class ProbeRows(msgspec.Struct, frozen=True):
@@ -67,7 +71,7 @@ class ProbeRows(msgspec.Struct, frozen=True):
 class WorkerProbes:
     """A `FactConsumer`. For one event loop."""
 
-    __slots__ = ("_clock", "_engines", "_machine", "_prompts", "_stores", "_tenants", "_upstreams", "is_first")
+    __slots__ = ("_clock", "_engines", "_jobs", "_machine", "_prompts", "_stores", "_tenants", "_upstreams", "is_first")
 
     def __init__(self, worker: int, clock: Clock, log: Callable[[], tuple[str, int]],
                  tenants: Callable[[], Mapping[str, TenantNow]] = dict) -> None:
@@ -80,6 +84,7 @@ class WorkerProbes:
         self._upstreams = UpstreamObservations()
         self._stores = StoreProbe(clock)
         self._engines = EngineScrapers()
+        self._jobs = JobEndings(clock)
 
     def start(self, spawn: Spawn) -> list[Any]:
         """Start the tasks of the process; returns them."""
@@ -124,6 +129,7 @@ class WorkerProbes:
     def _note_rare(self, by_type: Mapping[type, list[Any]]) -> None:
         now, upstreams, stores = self._clock.now(), self._upstreams, self._stores
         self._prompts.consume(by_type.get(PromptSampled, ()))
+        self._jobs.consume(by_type.get(JobEnded, ()), by_type.get(BatchEnded, ()))
         stores.note_calls(by_type.get(StoreCallDone, ()))
         for quota in by_type.get(QuotaReported, ()):
             upstreams.note_quota(quota)
@@ -143,7 +149,8 @@ class WorkerProbes:
         if not is_whole:
             return ProbePart(machine, quota)
         return ProbePart(machine, quota, dict(self._prompts.collect(now)), self._tenants.collect(now),
-                         dict(self._upstreams.collect(now)), dict(self._stores.collect(now)), self._engines.collect(now))
+                         dict(self._upstreams.collect(now)), dict(self._stores.collect(now)), self._engines.collect(now),
+                         self._jobs.collect())
 
 
 _FREQUENT: Final = frozenset((AttemptDone, RequestDone, ConnectionReused, LoopLag))

@@ -1,7 +1,8 @@
-"""Cost: calls without a price, old prices, and second attempts that cost more than they should.
+"""Cost: answers without token counts, calls without a price, old prices, and second attempts that cost too much.
 
 Problem: budgets, cost limits and advice count only what has a price. Rule:
 
+    tokens    answers of an upstream have less than one counted token on average: OpenAI's streams count only on request
     missing   over 5 % of the attempts with tokens have no price
     old       a price is over 90 days old; providers change prices a few times a year
     hedges    second attempts cost over a tenth of all calls
@@ -24,6 +25,30 @@ UNPRICED = 0.05  # less is a rare model name
 OLD_DAYS = 90.0
 HEDGE_COST = 0.1  # "expect 5 to 10 percent cost"; also the upper end of the automatic budget
 MIN_COST_USD = 0.01  # in an hour; below it nothing is to be saved
+
+
+def find_uncounted(snapshot: Snapshot) -> Iterable[Finding]:
+    """Upstreams whose streams carry no token counts, so that tokens and cost look like 0."""
+    totals: dict[str, tuple[int, int]] = {}
+    for row in snapshot.rows_by_upstream(HOUR_S):
+        n_answers = row.n_streamed - row.n_failed - row.n_rejected - row.n_left
+        answers, tokens = totals.get(row.upstream, (0, 0))
+        totals[row.upstream] = answers + max(0, n_answers), tokens + row.n_output_tokens
+    for name, (answers, tokens) in totals.items():
+        requests_usage = snapshot.setting("upstreams", name, "request_usage")
+        is_upstream = not name.startswith("(")  # else the cache, or the sum of others
+        if answers < MIN_ATTEMPTS or tokens >= answers or requests_usage is True or not is_upstream:
+            continue
+        effect = "Tokens, cost, token quotas and `stayfast plan` count the answers. Clients see no difference."
+        yield Finding(
+            "usage.missing", "warn", FindingSite(upstream=name),
+            f"{answers} streamed answers of {name} had {tokens} counted tokens: tokens and cost are unknown, not 0.",
+            "This upstream counts the tokens of a stream only if the request asks for it.",
+            evidence=(observe("streamed answers", answers, "", HOUR_S, "stayfast_requests_total"),
+                      observe("output tokens", tokens, "tokens", HOUR_S, "stayfast_tokens_total")),
+            do=(SettingsChange(effect) if requests_usage is None else
+                change_settings(effect, {"upstreams": {name: {"request_usage": True}}}, "measured"),),
+            verify="stayfast_tokens_total{kind=\"output\"} rises with the answers")
 
 
 def find_missing(snapshot: Snapshot) -> Iterable[Finding]:
@@ -97,6 +122,8 @@ def find_dear_hedges(snapshot: Snapshot) -> Iterable[Finding]:
 
 
 CHECKS = (
+    Check("usage.missing", "streams carry no token counts, so tokens and cost look like 0", find_uncounted,
+          ("price.missing", "hedge.cost")),
     Check("price.missing", "attempts have no price", find_missing),
     Check("price.old", "prices are over 90 days old", find_old),
     Check("hedge.cost", "second attempts cost over a tenth of all calls", find_dear_hedges),

@@ -20,6 +20,7 @@ def costs(cost_usd: dict[str, float] | None = None, upstream: dict[str, Any] | N
 
 
 FAULTS = {
+    "usage.missing": costs(upstream={"n_streamed": 900, "n_output_tokens": 12}),
     "price.missing": costs(upstream={"n_unpriced": 900}),
     "price.old": costs(age=200.0),
     "hedge.cost": costs({"first": 2.0, "hedge": 0.5}),
@@ -32,6 +33,9 @@ def test_cost_is_found(check: str) -> None:
 
 
 @pytest.mark.parametrize(("check", "observed"), [
+    ("usage.missing", costs(upstream={"n_streamed": 900, "n_output_tokens": 2000})),
+    ("usage.missing", costs(upstream={"n_streamed": 20, "n_output_tokens": 0})),
+    ("usage.missing", snapshot(traffic=(traffic(upstream="(cache)", n_streamed=900, n_output_tokens=0),))),
     ("price.missing", costs(upstream={"n_unpriced": 20})),
     ("price.missing", costs({}, upstream={"n_unpriced": 900})),  # nothing has a price, and no limit counts cost
     ("price.missing", costs(upstream={"n_unpriced": 20}, n=20)),

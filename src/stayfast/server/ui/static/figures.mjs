@@ -44,8 +44,7 @@ function addUp(frame, filter) {
       late: null, hedged: null, cached: null, shed: null, usd_per_h: null, tokens: null, ttft: upstreams[0]?.ttft_s ?? {} };
   }
   const rps = (each) => each.rps ?? (each.n ?? 0) / (frame?.slot_s ?? 1);
-  // calls in flight are counted by upstream; a route has its own count where the gateway sends one
-  const active = (value) => Math.max(sum(routes, value), filter.route ? 0 : sum(upstreams, value));
+  const active = (value) => (filter.route ? null : sum(upstreams, value)); // counted by upstream: a route has none
   return { rps: sum(routes, rps), in_flight: active((each) => each.in_flight), waiting: active((each) => each.waiting),
     failed: mean(routes, rps, (each) => each.failed_ratio), late: mean(routes, rps, (each) => each.late_ratio),
     hedged: mean(routes, rps, (each) => each.hedged_ratio), cached: mean(routes, rps, (each) => each.cached_ratio),
@@ -149,7 +148,7 @@ export const badnessOf = (row) => {
 
 /** Whether a row keeps its promise: good, warn (p99 over it, or 1 % failed), bad (share below the promised one, or 5 %). */
 export function stateOf(row) {
-  if (!(row.rps > 0) && !(row.in_flight > 0)) return "off";
+  if (!(row.rps > 0)) return "off";
   const late = row.late_ratio ?? 0, failed = row.failed_ratio ?? 0;
   if (failed >= 0.05 || (row.promise_share && late > 2 * (1 - row.promise_share))) return "bad";
   if (failed >= 0.01 || (row.promise_share && late > 1 - row.promise_share)) return "warn";

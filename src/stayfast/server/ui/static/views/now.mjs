@@ -67,8 +67,6 @@ const right = (id, title, render, unit = "") => ({ id, title, unit, align: "righ
 const ROUTE_COLUMNS = [
   { id: "route", title: "Route", render: (row) => html`<${State} state=${stateOf(row)}>${row.route}<//>` },
   right("rps", "Requests", (row) => rate(row.rps ?? 0), "/s"),
-  { ...right("in_flight", "In flight", (row) => count(row.in_flight ?? 0)), isShown: (row) => row.in_flight },
-  { ...right("waiting", "Queue", (row) => count(row.waiting ?? 0)), isShown: (row) => row.waiting },
   right("p50", "p50", (row) => seconds(row.ttft_s?.p50), "TTFT"),
   right("p95", "p95", (row) => seconds(row.ttft_s?.p95), "TTFT"),
   right("p99", "p99", (row) => seconds(row.ttft_s?.p99), "TTFT"),
@@ -130,7 +128,7 @@ export function View({ address, live, frame, frames, isPaused, theme }) {
   const windowS = WINDOWS.some(([value]) => value === address.window) ? Number(address.window) : 900;
   const now = isPaused && frame ? frame.at : Math.max(frame?.at ?? 0, live.silence() ? (frame?.at ?? 0) + live.silence() : 0);
   if (!frame) return html`<p class="note">Waiting for the first frame of <a href=${endpoint("/admin/live")}>/admin/live</a> …</p>`;
-  const isIdle = !frames.some((each) => each.routes?.some((route) => route.n || route.rps || route.in_flight));
+  const isIdle = !frames.some((each) => each.routes?.some((route) => route.n || route.rps) || each.upstreams?.some((one) => one.in_flight));
   if (isIdle) return html`<${Zero} frame=${frame} /><${Findings} findings=${frame.findings ?? []} />`;
   const { routes, upstreams } = filterRows(frame, address);
   const choose = (name) => (row) => go({ route: "", upstream: "", [name]: address[name] === (row.route ?? row.name) ? "" : row.route ?? row.name });
