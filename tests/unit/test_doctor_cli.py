@@ -39,7 +39,8 @@ def gateway(*stored: Snapshot) -> Iterator[str]:
         def do_GET(self) -> None:
             query = parse_qs(urlsplit(self.path).query)
             if "list" in query:
-                body = msgspec.json.encode({"snapshots": [one.at for one in stored]})
+                body = msgspec.json.encode({"n_bytes": 1, "n_records": len(stored), "spans": [
+                    (one.at, one.at) for one in stored]})
             else:
                 at = float(query["at"][0]) if "at" in query else stored[-1].at
                 body = msgspec.json.encode(next(one for one in stored if one.at == at))

@@ -33,6 +33,7 @@ from stayfast.observe.snapshot.frames import (
 )
 from stayfast.observe.snapshot.parts import SeriesKey, TrafficPart, merge_parts
 from stayfast.observe.snapshot.probes import merge_probes, sum_machines
+from stayfast.observe.snapshot.reported import merge_reported
 from stayfast.observe.snapshot.ring import SnapshotRing
 from stayfast.observe.snapshot.rows import rows_in_steps
 from stayfast.observe.snapshot.traffic import SLOT_S, ClosedSlot
@@ -243,6 +244,8 @@ class SnapshotCollector:
             machines=probed.machines, stores=probed.stores,
             tenants=probed.tenants, caches=cache_rows(caches, sums, modes),
             jobs=job_rows(self._current.read_job_gauges()), n_waiting=sum(part.n_waiting for part in collected.parts),
+            fleet=tuple(row for part in collected.parts for row in part.fleet),
+            reported=merge_reported(part.reported for part in collected.parts),
             settings=written.settings if written is not None else {}, sources=written.sources if written is not None else {})
 
 
