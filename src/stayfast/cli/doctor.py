@@ -6,7 +6,6 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime, time, timedelta
-from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,8 +24,8 @@ from stayfast.policy.findings.text import place_of, write_findings
 EXIT_FOUND, EXIT_UNKNOWN = 1, 2
 SNAPSHOT = "/admin/snapshot"
 MAX_WIDTH = 100
-RECORD_S = 5.0  # between two stored records
 MOST_READ = 40  # snapshots of the past; between two of them a finding's begin is known to their distance
+STEP_S = 60.0  # the ring stores all rows once a minute
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|min|h)")
 _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
@@ -72,8 +71,8 @@ def _make_report(arguments: argparse.Namespace) -> DoctorReport:
         if not _is_url(arguments.target):
             raise StateUnknown("--since needs a running gateway: a file holds one instant")
         since = parse_since(arguments.since, datetime.now().astimezone())
-        past = [_fetch(arguments, f"{SNAPSHOT}?at={at}") for at in _choose(_list_instants(arguments, since))]
-        found, ended = trace_back(past, found)
+        past = [_fetch_past(arguments, at) for at in choose_instants(_list_spans(arguments), since)]
+        found, ended = trace_back([one for one in past if one is not None], found)
     n_requests = sum(row.n for row in snapshot.rows(NOW_S))
     if not found and not sum(row.n for row in snapshot.rows(HOUR_S)):
         raise StateUnknown("no data: this gateway answered no request in the last hour")
@@ -150,27 +149,40 @@ class _Versioned(msgspec.Struct):
     version: int = SNAPSHOT_VERSION  # omitted if it is the first
 
 
-class _StoredSpans(msgspec.Struct):
-    spans: list[tuple[float, float]]  # first and last record without a gap, in seconds since the epoch, ascending
+class _SnapshotList(msgspec.Struct):
+    spans: list[tuple[float, float]]  # (first, last) without a gap, in seconds since the epoch, ascending
 
 
-def _list_instants(arguments: argparse.Namespace, since: float) -> list[float]:
-    """Instants RECORD_S apart for which a snapshot is stored, ascending."""
+def _list_spans(arguments: argparse.Namespace) -> list[tuple[float, float]]:
+    """The times of stored snapshots."""
     try:
-        spans = msgspec.json.decode(_get(arguments, f"{SNAPSHOT}?list=true"), type=_StoredSpans).spans
+        return msgspec.json.decode(_get(arguments, f"{SNAPSHOT}?list=true"), type=_SnapshotList).spans
+    except AdminRequestFailed as error:
+        raise StateUnknown(f"--since: {error}") from error
     except msgspec.MsgspecError as error:
-        raise StateUnknown(f"{arguments.target} lists its stored snapshots in an unknown form: {error}") from error
-    instants = [min(first + number * RECORD_S, last) for first, last in spans
-                for number in range(ceil((last - first) / RECORD_S) + 1)]
-    return [at for at in instants if at >= since]
+        raise StateUnknown(f"{arguments.target} stores no snapshots: {error}") from error
 
 
-def _choose(instants: Sequence[float]) -> list[float]:
-    """At most MOST_READ of them, evenly, the first and the last included."""
-    if len(instants) <= MOST_READ:
-        return list(instants)
-    step = (len(instants) - 1) / (MOST_READ - 1)
-    return [instants[round(number * step)] for number in range(MOST_READ)]
+def choose_instants(spans: Iterable[tuple[float, float]], since: float) -> list[float]:
+    """At most about MOST_READ instants of the spans after `since`, evenly and at least STEP_S apart; the last one of each
+    span is included.
+    """
+    wanted = [(max(first, since), last) for first, last in spans if last >= since]
+    step_s = max(STEP_S, sum(last - first for first, last in wanted) / MOST_READ)
+    instants: list[float] = []
+    for first, last in wanted:
+        instants += [*(first + number * step_s for number in range(int((last - first) / step_s))), last]
+    return instants
+
+
+def _fetch_past(arguments: argparse.Namespace, at: float) -> Snapshot | None:
+    """None: it has been removed meanwhile."""
+    try:
+        return decode_snapshot(_get(arguments, f"{SNAPSHOT}?at={at}"), arguments.target)
+    except AdminRequestFailed as error:
+        if error.status == 404:
+            return None
+        raise
 
 
 class _Sight(NamedTuple):

@@ -21,6 +21,7 @@ from typing import Any
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
+from stayfast.core.findings import Finding
 from stayfast.observe.log import LogSink
 from stayfast.observe.metrics.counters import Labels, Samples
 from stayfast.observe.metrics.definitions import (
@@ -46,6 +47,7 @@ from stayfast.pipeline.prompt_cache.planner import PromptCachePlanner
 from stayfast.pipeline.stages.cache.llm_judge import AnswerVerifier, LlmJudge, Serve
 from stayfast.pipeline.stages.route import ANY_MODEL
 from stayfast.policy.cache.freshness import CacheConfig
+from stayfast.policy.findings.reported import prefix_finding
 from stayfast.policy.prompt_cache.rules import rules_of
 from stayfast.policy.resilience.retry import backoff_s
 from stayfast.policy.routing.affinity import AffinityConfig
@@ -274,6 +276,13 @@ def prefix_gauges(routes: Mapping[str, Route], now: float) -> Samples:
     """Gauges: prompt tokens that change from request to request."""
     return {PREFIX_MOVING.name: [((name, upstream), n) for name, one in _planners(routes)
                                  for upstream, n in one.findings.moving_tokens(now).items()]}
+
+
+def prefix_findings(routes: Mapping[str, Route], clock: Clock) -> list[Finding]:
+    """What ends the providers' prompt caches now."""
+    now, wall = clock.now(), clock.wall()
+    return [prefix_finding(found, wall - (now - began_at))
+            for _, one in _planners(routes) for began_at, found in one.findings.current(now)]
 
 
 def prefix_state(routes: Mapping[str, Route], now: float) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from hashlib import sha256
 from importlib import import_module
@@ -17,7 +17,9 @@ from stayfast import __version__
 from stayfast.compose.current import CurrentSystem
 from stayfast.compose.routes import models_requested
 from stayfast.core.clock import Clock
+from stayfast.core.findings import Finding
 from stayfast.core.setting import Secret
+from stayfast.core.snapshot import FleetRow
 from stayfast.observe.metrics.counters import Samples
 from stayfast.observe.metrics.definitions import FLEET_AGE, FLEET_BREAKERS, FLEET_GATEWAYS
 from stayfast.pipeline.attempts.times_export import TimesExport
@@ -170,6 +172,14 @@ class Fleet:
     async def purge_elsewhere(self, what: PurgeFilter) -> RemotePurge | None:
         """A purge at all other gateways; None: there is no fleet."""
         return await self.link.purge_elsewhere(msgspec.msgpack.encode(what)) if self.link is not None else None
+
+    def findings(self) -> Sequence[Finding]:
+        """Differences between the gateways, from the process that speaks."""
+        return self.link.findings() if self.link is not None else ()
+
+    def rows(self) -> list[FleetRow]:
+        """The gateways at the last exchange, from the process that speaks."""
+        return self.link.rows() if self.link is not None else []
 
     def gauges(self) -> Samples:
         """From the process that speaks, if it has a link."""

@@ -7,7 +7,9 @@ import msgspec
 
 from stayfast.compose.current import CurrentSystem
 from stayfast.core.clock import Clock
+from stayfast.core.snapshot import FleetRow
 from stayfast.observe.snapshot.probes import WorkerProbes
+from stayfast.observe.snapshot.reported import ReportedFindings
 from stayfast.observe.snapshot.traffic import TrafficSink
 from stayfast.observe.snapshot.worker_part import BREAKER_STATES, UpstreamGauges, WorkerPart
 from stayfast.pipeline.stages.admit.admission import Admission
@@ -26,10 +28,13 @@ class SnapshotQuestion(msgspec.Struct, frozen=True):
 class SnapshotSource:
     """What this worker contributes."""
 
-    def __init__(self, traffic: TrafficSink, probes: WorkerProbes, current: CurrentSystem, clock: Clock, *,
-                 flush: Callable[[], None], worker: int, is_draining: Callable[[], bool]) -> None:
+    def __init__(self, traffic: TrafficSink, probes: WorkerProbes, reported: ReportedFindings, current: CurrentSystem,
+                 clock: Clock, *, flush: Callable[[], None], worker: int, is_draining: Callable[[], bool],
+                 read_fleet: Callable[[], list[FleetRow]]) -> None:
         self._traffic = traffic
         self._probes = probes
+        self._reported = reported
+        self._read_fleet = read_fleet
         self._current = current
         self._clock = clock
         self._flush = flush
@@ -44,7 +49,8 @@ class SnapshotSource:
             self._worker, self._traffic.closed_since(question.since), self._traffic.live(has_details=question.is_whole),
             [describe_upstream(member, now, changes.get(member.upstream.name, 0)) for member in self._current.members()],
             admit.places.n_waiting if isinstance(admit, Admission) else 0, self._is_draining(),
-            self._probes.collect(is_whole=question.is_whole))
+            self._probes.collect(is_whole=question.is_whole), self._reported.current() if question.is_whole else [],
+            self._read_fleet() if question.is_whole else [])
 
 
 def describe_upstream(member: UpstreamState, now: float, n_changes: int) -> UpstreamGauges:

@@ -12,7 +12,15 @@ import msgspec
 from stayfast.compose.aggregate import TurnRegistry, WorkerAggregate, wrap_snapshot_message
 from stayfast.compose.assembly import assemble
 from stayfast.compose.cache_reports import Caches
-from stayfast.compose.caching import SemanticCaches, Stores, make_embedding, make_refresher, make_stores, prefix_state
+from stayfast.compose.caching import (
+    SemanticCaches,
+    Stores,
+    make_embedding,
+    make_refresher,
+    make_stores,
+    prefix_findings,
+    prefix_state,
+)
 from stayfast.compose.current import CurrentSystem, Running
 from stayfast.compose.fleet import (
     boot_name,
@@ -45,6 +53,7 @@ from stayfast.observe.metrics.definitions import WEBSOCKET_MESSAGES, WEBSOCKETS
 from stayfast.observe.metrics.gen_ai import GenAiMetrics
 from stayfast.observe.metrics.job_metrics import JobMetrics
 from stayfast.observe.recent_requests import RecentRequests
+from stayfast.observe.snapshot.reported import ReportedFindings
 from stayfast.observe.snapshot.traffic import TrafficSink
 from stayfast.pipeline.admission.controller import QueueOutlook
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
@@ -94,6 +103,7 @@ class Observers:
                                    counters=lambda: current.counters() | self.fleet.counters() | {
                                        WEBSOCKET_MESSAGES.name: self.sockets.message_rows()})
         recent = RecentRequests(settings.recent)
+        reported = ReportedFindings(clock, lambda: [*prefix_findings(current.routes(), clock), *self.fleet.findings()])
         self.probes = make_probes(siblings.n if siblings is not None else 0, current, self.log,
                                   lambda: self.writer.n_dropped, clock)
         self.tracing = make_span_exporter(settings, self.log, current.peers)
@@ -103,7 +113,7 @@ class Observers:
         listeners: list[FactConsumer | None] = [self.log, recent, traffic,
                                             self.metrics if has_metrics else None, gen_ai,
                                             JobMetrics(self.metrics.totals) if has_metrics else None,
-                                            self.tracing, ThroughputMonitor(clock, current.flows), self.probes]
+                                            self.tracing, ThroughputMonitor(clock, current.flows), self.probes, reported]
         self.batch = FactBatch(*[listener for listener in listeners if listener is not None])
         self.sink: Sink = sink or self.batch
         gateway = gateway_id(settings.fleet, boot_name(siblings))
@@ -114,8 +124,8 @@ class Observers:
             self.leases.leader.count_live = lambda: self.fleet.part.n_gateways
         peers = siblings or WorkerPeers()
         self.snapshots = make_snapshots(
-            gateway, SnapshotSource(traffic, self.probes, current, clock, flush=self.batch.flush, worker=peers.n,
-                                    is_draining=lambda: self.fleet.part.is_draining),
+            gateway, SnapshotSource(traffic, self.probes, reported, current, clock, flush=self.batch.flush, worker=peers.n,
+                                    is_draining=lambda: self.fleet.part.is_draining, read_fleet=self.fleet.rows),
             current, peers, clock, encode=wrap_snapshot_message, read_caches=self._read_caches,
             warn=lambda why: self.log.write_event("snapshots_not_stored", level="warning", detail=why))
         self.aggregate = WorkerAggregate(self.metrics, recent, self.batch.flush, peers, Caches(current.routes),

@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from stayfast.lab.doctor.recorded import MIB, spread, with_cache, with_prompts, with_store, with_traffic
+from stayfast.lab.doctor.recorded import MIB, spread, with_age, with_cache, with_prompts, with_store, with_traffic
 from stayfast.lab.doctor.scene import Flow, Plant, Scene
 
 CACHE, STORE = frozenset({"classify.cache"}), frozenset({"store"})
@@ -22,7 +22,8 @@ def _questions(scene: Scene, n_different: int, settings: dict[str, Any] | None =
         return [{"role": "user", "content": f"Question {number}: {'word' * 120}"}]
 
     flow = {"body": {"temperature": 0}, "max_tokens": None, "make_messages": make, **flow}
-    return scene.set(routes={"classify": {"cache": settings or {"mode": "exact"}}}).set_flow("classify", **flow)
+    cached = scene.set(routes={"classify": {"cache": settings or {"mode": "exact"}}}).set_flow("classify", **flow)
+    return cached.amend(with_age())
 
 
 def _repeats(scene: Scene, n: int) -> Scene:

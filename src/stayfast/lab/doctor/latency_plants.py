@@ -34,6 +34,10 @@ def _race(scene: Scene, after_s: float, sigma: float, share: float = 0.0) -> Sce
                      **chat(hedge={"mode": "race", "race_after_s": after_s, "budget": 0.5}, retry={"budget": 0.6}))
 
 
+def _target(scene: Scene, p50_s: float) -> Scene:
+    return scene.set(**chat(slo={"stages": {"call": {"p50_s": p50_s}}}))
+
+
 def _hang(scene: Scene, rate: float) -> Scene:
     faults = [{"kind": "hang", "rate": rate}] if rate else []
     return scene.set(**both(faults=faults), **chat(hedge={"mode": "off"}, timeouts={"first_token_s": 30.0}))
@@ -61,6 +65,10 @@ PLANTS = (
           lambda scene: scene.set(**chat(slo={"ttft": {"under_s": 0.42, "share": 0.9}})), touches=PROMISE),
     Plant("promise of 0.6 s", "latency.promise_missed", False,
           lambda scene: scene.set(**chat(slo={"ttft": {"under_s": 0.6, "share": 0.9}})), touches=PROMISE),
+    Plant("target of 0.35 s for the call's median", "latency.target_missed", True, lambda scene: _target(scene, 0.35),
+          touches=PROMISE),
+    Plant("target of 0.8 s for the call's median", "latency.target_missed", False, lambda scene: _target(scene, 0.8),
+          touches=PROMISE),
     Plant("tail without hedges", "hedging.off", True, lambda scene: _tail(scene, "off"), touches=TTFT | HEDGE),
     Plant("wide body without hedges", "hedging.off", False,
           lambda scene: scene.set(**both(ttft={"sigma": 0.35}), **chat(hedge={"mode": "off"})), touches=TTFT | HEDGE),

@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from stayfast.lab.doctor.latency_plants import TTFT, both
+from stayfast.lab.doctor.latency_plants import TTFT, both, chat
 from stayfast.lab.doctor.recorded import with_prompts, with_upstream
 from stayfast.lab.doctor.scene import Flow, Plant, Scene, draw_tokens
 
@@ -50,6 +50,12 @@ def _send(scene: Scene, make_messages: Messages, *, is_cached: bool = False, pre
     """Other prompts on the chat route. is_cached: its providers cache prefixes. prefill: relative wait per prompt token."""
     settings: dict[str, Any] = {"prefill_per_token": prefill, **({"prompt_cache": CACHED} if is_cached else {})}
     return scene.set(**both(**settings)).set_flow("chat", make_messages=make_messages, **flow)
+
+
+def _marked(scene: Scene, *, is_moving: bool) -> Scene:
+    """Instructions that the gateway marks for the providers' caches."""
+    prompts = _send(scene, instructed(2500, USER, is_moving=is_moving), is_cached=True)
+    return prompts.set(**chat(model="gpt-5-2025-08-07", prefix={"mode": "auto"}))
 
 
 def _biases(scene: Scene, n_different: int) -> Scene:
@@ -102,6 +108,10 @@ PLANTS = (
           lambda scene: _send(scene, instructed(2500, USER, is_moving=True), is_cached=True), touches=PROMPTS),
     Plant("twenty applications with stable prompts", "prompt.prefix_differs", False,
           lambda scene: _send(scene, instructed(2500, USER, n_applications=20), is_cached=True), touches=PROMPTS),
+    Plant("instructions that begin with an id", "prompt.moving_prefix", True, lambda scene: _marked(scene, is_moving=True),
+          touches=PROMPTS),
+    Plant("stable instructions that are marked", "prompt.moving_prefix", False,
+          lambda scene: _marked(scene, is_moving=False), touches=PROMPTS),
     Plant("release with a number in its system prompt", "prompt.cache_dropped", True,
           lambda scene: _released(scene, is_moving=True), frozenset({"prompt.prefix_differs"}),
           PROMPTS | frozenset({"seconds"})),

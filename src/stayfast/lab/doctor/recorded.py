@@ -114,6 +114,11 @@ def with_traffic(route: str, upstream: str | None = None, *, window_s: float | N
     return amend
 
 
+def with_age(seconds: float = TWO_HOURS_S) -> Amendment:
+    """A gateway that runs for so long: what its caches hold is not that of a start."""
+    return lambda snapshot: msgspec.structs.replace(snapshot, started_at=snapshot.at - seconds)
+
+
 def with_prompts(route: str, **fields: Any) -> Amendment:
     """The shapes of a route's prompts."""
     return lambda snapshot: msgspec.structs.replace(

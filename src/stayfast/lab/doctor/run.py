@@ -12,10 +12,8 @@ import msgspec
 
 from stayfast.compose.system import Observers, build
 from stayfast.core.errors import StayfastError
-from stayfast.core.events import Fanout
 from stayfast.core.snapshot import Snapshot
 from stayfast.core.types import Api, Request
-from stayfast.lab.doctor.observed import PromptRecord
 from stayfast.lab.doctor.scene import Flow, Scene
 from stayfast.lab.harness.virtual import SEED_STEP
 from stayfast.lab.simulated.settings import SimulatedUpstream
@@ -27,7 +25,7 @@ from stayfast.settings.load import SettingsText, load_settings
 from stayfast.testing.simloop import SimLoop, run
 from stayfast.wire.request_body import decode
 
-QUIET = {"log": {"level": "error", "requests": False}}
+QUIET = {"log": {"level": "error", "requests": False}, "snapshots": {"hours": 0}}  # no files: others have the default folder
 
 
 def observe_scene(scene: Scene, seed: int = 1) -> Snapshot:
@@ -57,9 +55,7 @@ def load_scene(tree: Mapping[str, Any]) -> Settings:
 
 async def _observe(loop: SimLoop, scene: Scene, seed: int) -> Snapshot:
     settings = load_scene(_seed_upstreams({**QUIET, **scene.settings}, seed))
-    prompts = PromptRecord(scene.flows.values())
     observers = Observers(settings, loop)
-    observers.sink = Fanout(observers.sink, prompts)
     system = build(settings, observers, {}, loop, Random(seed))
     ends_at = loop.now() + scene.seconds
     async with asyncio.TaskGroup() as group:
@@ -72,8 +68,7 @@ async def _observe(loop: SimLoop, scene: Scene, seed: int) -> Snapshot:
         for task in (*senders, collecting):
             if task is not None:
                 task.cancel()
-    return msgspec.structs.replace(snapshot, prompts=snapshot.prompts or prompts.rows(),
-                                   settings=effective_settings(settings))
+    return msgspec.structs.replace(snapshot, settings=effective_settings(settings))
 
 
 def _seed_upstreams(tree: Mapping[str, Any], seed: int) -> dict[str, Any]:

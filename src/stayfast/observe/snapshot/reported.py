@@ -1,30 +1,34 @@
 """Findings that parts of this worker reported in the last hour, for `Snapshot.reported`.
 
-A finding is reported again while its cause lasts (prompt caches: each hour at least), so one that was not repeated for
-RETENTION_S is dropped. At most MAX_REPORTED, the newest.
+Some are facts that are emitted once: such a finding is dropped if it was not repeated for RETENTION_S. Others are states of
+their part (prompt caches, the fleet), which end when the part no longer has them. At most MAX_REPORTED facts, the newest.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import Fact
 from stayfast.core.findings import Finding
-from stayfast.policy.findings.reported import finding_of
+from stayfast.policy.findings.reported import KINDS, finding_of
 
 RETENTION_S: Final = 3600.0
 MAX_REPORTED: Final = 100
 
 
 class ReportedFindings:
-    """A consumer of facts. Rare facts only: requests cost one look-up of their type each."""
+    """A consumer of facts. Rare facts only: others cost one look-up of their type each."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, read_states: Callable[[], Iterable[Finding]] = tuple) -> None:
+        """read_states: findings that last until their part no longer returns them."""
         self._clock = clock
+        self._read_states = read_states
         self._found: dict[tuple[str, str], tuple[float, Finding]] = {}  # by id and place: last report, and since when
 
     def consume(self, facts: Sequence[Fact]) -> None:
         """Consume facts, oldest first."""
+        if KINDS.isdisjoint(map(type, facts)):
+            return
         for fact in facts:
             finding = finding_of(fact, self._clock.wall())
             if finding is not None:
@@ -41,9 +45,10 @@ class ReportedFindings:
             del self._found[next(iter(self._found))]
 
     def current(self) -> list[Finding]:
-        """The findings of the last RETENTION_S, oldest first."""
+        """The findings of the last RETENTION_S, oldest first, and those of states."""
         now = self._clock.now()
-        return [finding for reported_at, finding in self._found.values() if now - reported_at <= RETENTION_S]
+        recent = [finding for reported_at, finding in self._found.values() if now - reported_at <= RETENTION_S]
+        return [*recent, *self._read_states()]
 
 
 def merge_reported(parts: Iterable[Iterable[Finding]]) -> tuple[Finding, ...]:

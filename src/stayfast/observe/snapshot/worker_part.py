@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from stayfast.core.findings import Finding
+from stayfast.core.snapshot import FleetRow
 from stayfast.observe.snapshot.parts import Counts, SeriesKey, TrafficPart
 from stayfast.observe.snapshot.probes import ProbePart
 from stayfast.observe.snapshot.traffic import ClosedSlot, LiveSeries
@@ -52,6 +54,8 @@ class WorkerPart(msgspec.Struct, omit_defaults=True):
     n_waiting: int = 0  # for admission
     is_draining: bool = False
     probes: ProbePart | None = None
+    reported: list[Finding] = []
+    fleet: list[FleetRow] = []  # from the worker that speaks for the gateway
 
 
 class MergedLive:

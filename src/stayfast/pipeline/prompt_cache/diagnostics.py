@@ -5,6 +5,7 @@ with the stored one that has the most bytes in common with it, at the beginning 
 positions, never text. The cost per day is given after LEAST_S of samples: earlier the rate is a guess.
 """
 
+from collections.abc import Iterator
 from math import inf
 from typing import Final
 
@@ -93,6 +94,10 @@ class PrefixDiagnostics:
     def note_refused(self, marker: MarkedPrompt, member: str) -> None:
         """The upstream rejects a field that was added to a request."""
         self._record_finding(marker, "refused", 0.0, member)
+
+    def current(self, now: float) -> Iterator[tuple[float, PrefixFinding]]:
+        """Findings that are not over, each with the instant of its first occurrence."""
+        return ((self._runs[name][0], found) for name, (seen_at, found) in self.all.items() if now - seen_at <= FOUND_S)
 
     def moving_tokens(self, now: float) -> dict[str, float]:
         """Tokens per request that a changing block makes uncacheable, by upstream; 0 after the finding is over."""

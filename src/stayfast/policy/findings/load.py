@@ -37,6 +37,7 @@ MANY_SHED = 0.05
 NEAR = 0.9  # of the limit
 MIN_WAITING = 3
 WIDE = 10.0  # p99 prompt over p50 prompt
+MIN_PROMPTS = 30  # of the sample: ten times another size needs few
 WAIT_S, WAIT_SHARE = 0.1, 0.3  # of the median wait for a first token
 TIER_SHARE = 0.8  # of the refused requests are of one tenant: its own quota
 QUEUE = "stayfast_queue_depth"
@@ -70,7 +71,7 @@ def find_no_lanes(snapshot: Snapshot) -> Iterable[Finding]:
     prompts = prompts_of(snapshot)
     waiting = [row for row in snapshot.rows(NOW_S) if _wait(row) > WAIT_S]
     rows = [prompts[row.route] for row in snapshot.rows(NOW_S)
-            if row.route in prompts and prompts[row.route].n >= MIN_REQUESTS]
+            if row.route in prompts and prompts[row.route].n >= MIN_PROMPTS]
     sizes = [(row.input_tokens.p50, row.input_tokens.p99) for row in rows if row.input_tokens.p50 and row.input_tokens.p99]
     if not waiting or not sizes:
         return
@@ -145,7 +146,8 @@ CHECKS = (
           ("time.stage_dominates", "latency.promise_missed", "load.shedding", "latency.tail", "hedging.off",
            "waits.queue_bound")),
     Check("load.near_limit", "an upstream is at its limit, and requests wait for it", find_near_limit,
-          ("latency.promise_missed", "load.shedding", "time.stage_dominates", "gateway.overhead", "waits.queue_bound")),
+          ("latency.promise_missed", "load.shedding", "time.stage_dominates", "gateway.overhead", "waits.queue_bound",
+           "waits.provider_bound")),
     Check("load.shedding", "5 % of the requests are refused", find_shedding,
           ("time.stage_dominates", "latency.promise_missed", "waits.queue_bound")),
 )

@@ -19,6 +19,7 @@ from stayfast.policy.findings import (
     rate_limits,
     stages,
     stores,
+    targets,
     tenants,
     time_limits,
     upstream_health,
@@ -26,10 +27,18 @@ from stayfast.policy.findings import (
 )
 from stayfast.policy.findings.check import Check
 
-CHECKS: tuple[Check, ...] = (
-    *latency.CHECKS, *hedging.CHECKS, *time_limits.CHECKS, *waits.CHECKS, *stages.CHECKS, *rate_limits.CHECKS,
-    *upstream_health.CHECKS, *load.CHECKS, *prompts.CHECKS, *prompt_caches.CHECKS, *caches.CHECKS, *stores.CHECKS,
-    *engines.CHECKS, *network.CHECKS, *machine.CHECKS, *tenants.CHECKS, *durable_work.CHECKS, *prices.CHECKS)
+
+def _explain_targets(check: Check) -> Check:
+    """What explains a missed promise explains missed targets of the same route, too."""
+    is_cause = "latency.promise_missed" in check.explains
+    return check._replace(explains=(*check.explains, targets.TARGET_MISSED)) if is_cause else check
+
+
+CHECKS: tuple[Check, ...] = tuple(_explain_targets(check) for check in (
+    *latency.CHECKS, *targets.CHECKS, *hedging.CHECKS, *time_limits.CHECKS, *waits.CHECKS, *stages.CHECKS,
+    *rate_limits.CHECKS, *upstream_health.CHECKS, *load.CHECKS, *prompts.CHECKS, *prompt_caches.CHECKS, *caches.CHECKS,
+    *stores.CHECKS, *engines.CHECKS, *network.CHECKS, *machine.CHECKS, *tenants.CHECKS, *durable_work.CHECKS,
+    *prices.CHECKS))
 
 
 def _report_elsewhere(_: Snapshot) -> Iterable[Finding]:

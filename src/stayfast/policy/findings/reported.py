@@ -8,6 +8,7 @@ from stayfast.core.events import EngineState, Fact, JudgeUnclear, PrefixFinding
 from stayfast.core.findings import Evidence, Finding, FindingSite, SettingsChange
 from stayfast.policy.findings.patches import change_settings
 
+KINDS: frozenset[type] = frozenset({JudgeUnclear, EngineState})  # facts that are the only trace of a finding
 PREFIX_STATE = "/debug/state"
 PREFIX_IDS = {"moves": "prompt.moving_prefix", "unread": "prompt.cache_unread", "refused": "prompt.field_refused"}
 
@@ -49,7 +50,7 @@ def _prefix_cause(fact: PrefixFinding) -> str:
 def _prefix_change(fact: PrefixFinding) -> SettingsChange:
     prefix = {"prefix": {"mode": "auto", "move_volatile": True}} if fact.what == "moves" else {"prefix": {"mode": "off"}}
     if fact.what == "moves":
-        return change_settings(f"Blocks with a {fact.word} go behind the others: {fact.n_tokens:,} tokens a request become "
+        return change_settings(f"Blocks with {fact.word} go behind the others: {fact.n_tokens:,} tokens a request become "
                                "readable. In the client: leave it out, or put it last.", {"routes": {fact.route: prefix}})
     if fact.what == "unread":
         return change_settings("Nothing is written to the cache any more.", {"routes": {fact.route: prefix}}, "measured")

@@ -51,6 +51,9 @@ def _slow_rows(snapshot: Snapshot) -> Iterable[tuple[TrafficRow, PromptRow, floa
             continue
         if 2 * row.n_streamed < row.n:
             continue  # the first token of a whole answer is its last
+        admit = row.stages_s.get("admit")
+        if admit is not None and (admit.p95 or 0.0) > p95_s / 2:
+            continue  # they wait for a place here, not at the upstream
         yield row, prompt, p95_s
 
 
@@ -87,9 +90,6 @@ def find_queue_bound(snapshot: Snapshot) -> Iterable[Finding]:
         by_load, p50_s = prompt.ttft_by_load or 0.0, row.ttft_s.p50
         if by_load < STRONG or by_load <= (prompt.ttft_by_input or 0.0) or not p50_s:
             continue
-        admit = row.stages_s.get("admit")
-        if admit is not None and (admit.p95 or 0.0) > p95_s / 2:
-            continue  # they wait for a place here, not at the upstream
         upstream = _slowest_upstream(snapshot, row.route)
         mode = snapshot.setting("upstreams", upstream, "limit", "mode")
         do = [SettingsChange("Another replica, or a second upstream for this route, lowers the requests in flight at each.",

@@ -17,11 +17,14 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from stayfast.core.clock import Clock, Rng
+from stayfast.core.findings import Finding
+from stayfast.core.snapshot import FleetRow
 from stayfast.policy.fleet.findings import find_differences
 from stayfast.policy.fleet.fleet_size import FleetSize
 from stayfast.policy.resilience.retry import backoff_s
 from stayfast.stores.fleet.base import FleetStore, FleetUnavailable, LiveGateway
 from stayfast.workers.fleet.breakers import BreakerExchange
+from stayfast.workers.fleet.comparison import FleetOverview, compare
 from stayfast.workers.fleet.records import (
     MAX_BREAKERS,
     MAX_RECORD_BYTES,
@@ -92,6 +95,7 @@ class FleetLink:
         self._others: dict[str, GatewayRecord] = {}
         self._seen_at: dict[str, float] = {}  # other gateways of the last REMEMBERED_S
         self._exchanged_at: float | None = None
+        self._compared = FleetOverview()
         self._why = ""
         self._pending: deque[bytes] = deque(maxlen=MAX_PENDING)
         self._retrying: asyncio.Task[None] | None = None
@@ -135,9 +139,22 @@ class FleetLink:
         self.breakers.board.keep_only(frozenset(self._others))
         self._size.observe(1 + len(self._others), now)
         self._exchanged_at = self._clock.now()
+        self._compared = compare([record, *self._others.values()], {one.id: one.seen_s_ago for one in live},
+                                 self._compared, self._clock.wall())
         if self._why:
             self._why = ""
             self._log("fleet", detail="the server of shared state answers again")
+
+    def findings(self) -> Sequence[Finding]:
+        """Differences between the gateways; empty in a process that does not exchange records now."""
+        return self._compared.findings if self._is_current() else ()
+
+    def rows(self) -> list[FleetRow]:
+        """All gateways, as `findings`."""
+        return list(self._compared.rows) if self._is_current() else []
+
+    def _is_current(self) -> bool:
+        return self._exchanged_at is not None and self._clock.now() - self._exchanged_at <= self._ttl_s
 
     async def gateways(self, host: GatewayHost) -> dict[str, Any]:
         """All live gateways; without the server, this one, and why."""
