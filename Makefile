@@ -33,7 +33,7 @@ test: $(STAMP) ## Run all tests (ARGS="tests/unit -k settings -m sockets")
 	$(BIN)/python -m pytest --serial only $(ARGS) -n 0; second=$$?; \
 	[ $$second != 5 ] || exit $$first; exit $$second
 
-clients: ## Install the Node SDK, pyright and axe-core, else tests are skipped
+clients: ## Install npm packages of tests (Node SDK, pyright, axe-core)
 	npm ci --prefix tests/clients/node --no-audit --no-fund
 	npm ci --prefix tests/axe --no-audit --no-fund
 

@@ -263,7 +263,7 @@ class Settings:
     price_table: Annotated[bool, SettingDoc(
         "List prices for models without `prices`, at upstreams with a provider's own address (docs/prices.md).")] = True
     snapshots: Annotated[SnapshotsConfig, SettingDoc(
-        "What the gateway did in the last hours, for `stayfast doctor --since`. Read at start only.")] = field(
+        "What the gateway did in the last hours, for `stayfast doctor --since 1h`. Read at start only.")] = field(
         default_factory=SnapshotsConfig)
     workers: Annotated[int, SettingDoc("Processes that share the port, to use more cores.", minimum=1, maximum=256)] = 1
     # by dotted path (`settings.effective.setting_sources`); not a setting

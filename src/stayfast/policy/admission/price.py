@@ -37,7 +37,8 @@ def _usd(doc: str) -> SettingDoc:
 class LongPrompt:
     """Prices of requests whose whole prompt, cached parts included, is longer than `above_tokens`."""
 
-    above_tokens: Annotated[int, SettingDoc("Longest prompt at the plain prices.", minimum=1, maximum=1_000_000_000)]
+    above_tokens: Annotated[int, SettingDoc(
+        "Longest prompt at the plain prices.", minimum=1, maximum=1_000_000_000)] = 200_000
     input_factor: Annotated[float, SettingDoc("Factor of all input prices beyond it.", minimum=0, maximum=100)] = 1.0
     output_factor: Annotated[float, SettingDoc("Factor of the output price beyond it.", minimum=0, maximum=100)] = 1.0
 
