@@ -63,7 +63,7 @@ _NORMAL_S = 3600.0
 class _Question(msgspec.Struct, frozen=True):
     """A message from one worker to another."""
 
-    what: str  # metrics, list, one, caches, purge, answer, traffic, turn, fleet, snapshot
+    what: str  # metrics, list, one, caches, purge, answer, traffic, turn, fleet, snapshot, engines
     query: RecentRequestsQuery = RecentRequestsQuery()
     request_id: str = ""
     purge: PurgeFilter = PurgeFilter()
@@ -106,12 +106,19 @@ class WorkerAggregate:
         workers[("answered",)], workers[("silent",)] = n_answered, n_silent
         whole.gauges[BUILD_INFO.name][__version__, python_version()] = 1
         parts = []
-        aliases = alias_lines(whole, self.read_engines()) if self.has_aliases else ()
+        aliases = alias_lines(whole, await self._read_engines_anywhere()) if self.has_aliases else ()
         for number, piece in enumerate(chain(whole.exposition(), aliases)):
             parts.append(piece)
             if number % _N_PIECES_AT_A_TIME == 0:
                 await asyncio.sleep(0)
         return "".join(parts).encode()
+
+    async def _read_engines_anywhere(self) -> Mapping[str, Mapping[str, float]]:
+        """Worker 0 reads the engines for all workers."""
+        if not self.peers.n:
+            return self.read_engines()
+        answer = await self.peers.query_one(0, msgspec.msgpack.encode(_Question("engines")))
+        return msgspec.msgpack.decode(answer, type=dict[str, dict[str, float]]) if answer else {}
 
     async def _add_up_workers(self) -> tuple[Totals, int, int]:
         """The counts of all workers; how many workers answered, and how many did not."""
@@ -222,24 +229,33 @@ class WorkerAggregate:
                 return self._write_snapshot(self._snapshot())
             case "list":
                 return msgspec.msgpack.encode(await self._list_requests(question.query))
-            case "caches":
-                return msgspec.msgpack.encode(await self.caches.stats())
-            case "purge":
-                return msgspec.msgpack.encode(await self.caches.purge(question.purge))
-            case "answer":
-                found = await self.caches.inspect_answer(question.key)
-                return msgspec.json.encode(found) if found is not None else b""
+            case "caches" | "purge" | "answer":
+                return await self._answer_about_caches(question)
             case "traffic":
                 return msgspec.msgpack.encode(await self._list_traffic())
             case "turn":
-                return msgspec.msgpack.encode(await self.turns.find_turn(question.turn) if question.turn is not None
-                                              else None)
+                return await self._find_turn(question.turn)
             case "snapshot":
-                return await self.answer_snapshot(question.key) if self.answer_snapshot is not None else b""
+                return await self._answer_about_snapshots(question.key)
+            case "engines":
+                return msgspec.msgpack.encode(self.read_engines())
             case "fleet":
                 return self._report_to_speaker(question.news)
             case _:
                 return msgspec.msgpack.encode(self._find_request(question))
+
+    async def _answer_about_caches(self, question: _Question) -> bytes:
+        if question.what == "answer":
+            found = await self.caches.inspect_answer(question.key)
+            return msgspec.json.encode(found) if found is not None else b""
+        return msgspec.msgpack.encode(await self.caches.stats() if question.what == "caches"
+                                      else await self.caches.purge(question.purge))
+
+    async def _find_turn(self, sought: ResumeRequest | None) -> bytes:
+        return msgspec.msgpack.encode(await self.turns.find_turn(sought) if sought is not None else None)
+
+    async def _answer_about_snapshots(self, message: bytes) -> bytes:
+        return await self.answer_snapshot(message) if self.answer_snapshot is not None else b""
 
     def _report_to_speaker(self, news: FleetNews | None) -> bytes:
         if self.fleet is None or news is None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -155,6 +156,24 @@ def test_worker_aggregate_adds_common_names_on_request() -> None:
             assert "speculative_draft_acceptance_rate" not in text
 
     run_on_uvloop(main, Path())
+
+
+def test_worker_aggregate_takes_engines_from_worker_0(tmp_path: Path) -> None:
+    """Whichever worker is scraped. Without worker 0 the names are absent."""
+    async def main(folder: Path) -> None:
+        figures: list[dict[str, dict[str, float]]] = [{"gpu": {"kv_hit_ratio": 0.5}}, {}]
+        made = [WorkerAggregate(counting(done()), RecentRequests(RecentConfig()), FactBatch().flush,
+                                WorkerPeers(folder, n, 2, 0.5), Caches(dict), TurnRegistry(dict), has_aliases=True,
+                                read_engines=partial(dict, figures[n])) for n in range(2)]
+        for one in made:
+            await one.start()
+        name = 'kv_cache_hit_rate{upstream="gpu"} 0.5\n'
+        assert [name in (await one.metrics()).decode() for one in made] == [True, True]
+        made[0].peers.close()
+        assert "kv_cache_hit_rate" not in (await made[1].metrics()).decode()
+        made[1].peers.close()
+
+    run_on_uvloop(main, tmp_path)
 
 
 def test_worker_aggregate_without_workers_is_local() -> None:
