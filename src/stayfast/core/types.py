@@ -121,6 +121,11 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     tier: str = ""  # the provider's service tier that it reports: batch, flex, priority, ...; empty: none
 
     @property
+    def counts(self) -> tuple[int, int, int, int, int, int]:
+        """The counts alone, in the order of the constructor."""
+        return (self.input_total, self.output, self.cached_read, self.cache_write_5m, self.cache_write_1h, self.reasoning)
+
+    @property
     def uncached(self) -> int:
         """Input tokens that the upstream had to compute."""
         return max(0, self.input_total - self.cached_read)

@@ -171,10 +171,8 @@ def add_usage(first: Usage, second: Usage | None) -> Usage:
     """The sum of the usage of two attempts."""
     if second is None:
         return first
-    *counts, _ = msgspec.structs.astuple(first)
-    *others, tier = msgspec.structs.astuple(second)
-    return msgspec.structs.replace(Usage(*[one + other for one, other in zip(counts, others, strict=True)]),
-                                   tier=tier or first.tier)
+    counts = [one + other for one, other in zip(first.counts, second.counts, strict=True)]
+    return msgspec.structs.replace(Usage(*counts), tier=second.tier or first.tier)
 
 
 def encode_continuation_body(body: bytes, client: Api, spoken: Api) -> bytes:

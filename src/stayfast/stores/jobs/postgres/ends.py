@@ -137,7 +137,7 @@ async def _refund(connection: Any, rows: Iterable[Any]) -> None:
 
 async def _count(connection: Any, rows: Iterable[Any], ends: Mapping[str, JobEnd]) -> None:
     counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-    usages: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(Usage.__struct_fields__))
+    usages: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(Usage().counts))
     for row in rows:
         batch_id = row["batch_id"]
         if batch_id is None:
@@ -145,7 +145,7 @@ async def _count(connection: Any, rows: Iterable[Any], ends: Mapping[str, JobEnd
         end = ends[row["job_id"]]
         counts[batch_id][count_index(end.state)] += 1
         if end.result is not None and end.result.usage is not None:
-            used = msgspec.structs.astuple(end.result.usage)
+            used = end.result.usage.counts
             usages[batch_id] = [a + b for a, b in zip(usages[batch_id], used, strict=True)]
     for batch_id in sorted(counts):
         await connection.execute(_COUNT, batch_id, *counts[batch_id], usages[batch_id])
