@@ -171,8 +171,10 @@ def add_usage(first: Usage, second: Usage | None) -> Usage:
     """The sum of the usage of two attempts."""
     if second is None:
         return first
-    counts = [one + other for one, other in zip(first.counts, second.counts, strict=True)]
-    return msgspec.structs.replace(Usage(*counts), tier=second.tier or first.tier)
+    one, other = first, second
+    return Usage(one.input_total + other.input_total, one.output + other.output, one.cached_read + other.cached_read,
+                 one.cache_write_5m + other.cache_write_5m, one.cache_write_1h + other.cache_write_1h,
+                 one.reasoning + other.reasoning, other.tier or one.tier)
 
 
 def encode_continuation_body(body: bytes, client: Api, spoken: Api) -> bytes:
