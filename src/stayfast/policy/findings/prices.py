@@ -21,6 +21,7 @@ from stayfast.policy.findings.patches import change_settings
 from stayfast.policy.findings.rows import HOUR_S, observe, share_of
 
 MIN_ATTEMPTS = 50
+MIN_STREAMS = 200  # over all routes; clients that leave early have no counts
 UNPRICED = 0.05  # less is a rare model name
 OLD_DAYS = 90.0
 HEDGE_COST = 0.1  # "expect 5 to 10 percent cost"; also the upper end of the automatic budget
@@ -37,7 +38,7 @@ def find_uncounted(snapshot: Snapshot) -> Iterable[Finding]:
     for name, (answers, tokens) in totals.items():
         requests_usage = snapshot.setting("upstreams", name, "request_usage")
         is_upstream = not name.startswith("(")  # else the cache, or the sum of others
-        if answers < MIN_ATTEMPTS or tokens >= answers or requests_usage is True or not is_upstream:
+        if answers < MIN_STREAMS or tokens >= answers or requests_usage is True or not is_upstream:
             continue
         effect = "Tokens, cost, token quotas and `stayfast plan` count the answers. Clients see no difference."
         yield Finding(
