@@ -48,8 +48,6 @@ async def answer_snapshot(service: SnapshotService | None, scope: Scope) -> byte
     given = read_parameters(scope, "at", "list")
     if not given:
         return await snapshots.snapshot()
-    if len(given) > 1:
-        raise Rejected("at and list exclude each other.", param="list")
     try:
         return await _read_stored(snapshots, given)
     except OSError as error:
@@ -58,12 +56,13 @@ async def answer_snapshot(service: SnapshotService | None, scope: Scope) -> byte
 
 
 async def _read_stored(snapshots: SnapshotService, given: dict[str, str]) -> bytes:
-    """Raises StayfastError, OSError."""
+    """With `list`, the times of all, whatever `at` says. Raises StayfastError, OSError."""
+    at = read_number(given.get("at", "0"), "at", 0, MAX_EPOCH)
     if "list" in given:
         if given["list"] != "true":
             raise Rejected("list must be true.", param="list")
         return await snapshots.list_stored()
-    found = await snapshots.snapshot_at(read_number(given["at"], "at", 0, MAX_EPOCH))
+    found = await snapshots.snapshot_at(at)
     if found is None:
         raise Rejected("No snapshot of this time is stored, nor of the hour before. ?list=true lists the times.", status=404,
                        code="snapshot_not_found", param="at")

@@ -20,7 +20,7 @@ _SECONDS: Json = {"name": "seconds", "in": "query", "description": "How far back
 _LAST_ID: Json = {"name": "last-event-id", "in": "header", "description": "The frame that the client already has.",
                   "schema": {"type": "integer", "minimum": 0}}
 _AT: Json = {"name": "at", "in": "query", "description": "Seconds since the epoch: the last stored snapshot up to then.",
-             "schema": {"type": "number", "minimum": 0}}
+             "schema": {"type": "number", "minimum": 0, "maximum": 1e11}}
 _LIST: Json = {"name": "list", "in": "query", "description": "The times of stored snapshots.", "schema": {"const": "true"}}
 _SILENT = {"503": "The worker that collects the figures does not answer; try again."}
 
