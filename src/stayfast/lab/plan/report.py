@@ -83,7 +83,7 @@ def _changes(plan: PlanResult) -> Iterator[str]:
             yield from _change(one)
     if plan.left_out:
         yield ""
-        yield "Not asked here"
+        yield "Not considered here"
         for name, why in plan.left_out.items():
             yield from _wrap(f"  {name}: {why}.", 4)
     chosen = sorted((one for one in plan.predictions if one.verdict == DO), key=lambda one: -one.gain / one.effort_days)

@@ -26,7 +26,7 @@ from stayfast.policy.findings.figures import (
     text_s,
     text_share,
 )
-from stayfast.policy.findings.latency import TTFT, is_tailed, slower_than_before
+from stayfast.policy.findings.latency import TTFT, has_tail, slower_than_before
 from stayfast.policy.findings.patches import change_settings
 
 SPREAD_FACTOR = 3.0
@@ -40,7 +40,7 @@ def find_hedging_off(snapshot: Snapshot) -> Iterable[Finding]:
     before = hour_of(snapshot)
     for row in called_rows(snapshot, NOW_S):
         mode = snapshot.setting("routes", row.route, "hedge", "mode") or snapshot.setting("defaults", "hedge", "mode")
-        if mode != "off" or not is_tailed(snapshot, row, SPREAD_FACTOR) or slower_than_before(row, before) is not None:
+        if mode != "off" or not has_tail(row.ttft_s, SPREAD_FACTOR) or slower_than_before(row, before) is not None:
             continue
         hedged_s, p99_s, p50_s = hedged_p99(row.ttft_s), row.ttft_s.p99 or 0.0, row.ttft_s.p50 or 0.0
         least_gain = LEAST_GAIN if 2 * row.n_streamed >= row.n else LEAST_GAIN_WHOLE

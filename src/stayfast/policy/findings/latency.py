@@ -43,7 +43,6 @@ UNEVEN_FACTOR = 3.0
 SAME_MEDIAN = 1.5
 BURN_ACT = 6.0  # times the allowed share: the page of six hours (SRE workbook)
 TTFT = "stayfast_ttft_seconds"
-_HITS = ("hit", "stale", "semantic", "coalesced")
 
 
 def find_tail(snapshot: Snapshot) -> Iterable[Finding]:
@@ -76,18 +75,6 @@ def has_tail(spread: Spread, factor: float) -> bool:
     """Whether p99 / p50 is above `factor`, by enough requests."""
     return (spread.n >= MIN_FOR_P99 and spread.p50 is not None and spread.p99 is not None and spread.p95 is not None
             and 0 < factor * spread.p50 < spread.p99)
-
-
-def is_tailed(snapshot: Snapshot, row: TrafficRow, factor: float) -> bool:
-    """`has_tail` of a route. Answers from its own cache are no usual calls: beside them every call is a tail, so then one of
-    the upstreams must have it.
-    """
-    if not has_tail(row.ttft_s, factor):
-        return False
-    if not any(row.cache.get(result) for result in _HITS):
-        return True
-    return any(has_tail(one.ttft_s, factor) for one in snapshot.rows_by_upstream(NOW_S)
-               if one.route == row.route and not one.upstream.startswith("("))
 
 
 def slower_than_before(row: TrafficRow, before: Mapping[str, TrafficRow]) -> float | None:
