@@ -63,7 +63,7 @@ proofs: $(STAMP) ## Run every published claim again (docs/proofs.md; ARGS=--quic
 	$(BIN)/stayfast prove --all $(ARGS)
 
 lock: $(STAMP) ## Pin every dependency anew, with hashes (ARGS="--upgrade")
-	$(BIN)/uv pip compile pyproject.toml requirements/dev.in --extra embedded --extra mcp --extra otel --extra postgres --extra redis --extra semantic --group dev --universal --python-version 3.11 \
+	$(BIN)/uv pip compile pyproject.toml requirements/dev.in --extra azure --extra bedrock --extra embedded --extra google --extra mcp --extra otel --extra postgres --extra redis --extra semantic --group dev --group site --universal --python-version 3.11 \
 		--generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock" --quiet \
 		--output-file requirements/dev.txt $(ARGS)
 

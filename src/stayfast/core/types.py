@@ -27,6 +27,8 @@ class Api(Word):
     RESPONSES = "responses"
     MESSAGES = "messages"
     COUNT_TOKENS = "count_tokens"
+    GEMINI = "gemini"  # generateContent; of upstreams only
+    CONVERSE = "converse"  # of Amazon Bedrock; of upstreams only
 
     @property
     def is_anthropic(self) -> bool:
@@ -39,6 +41,7 @@ class Api(Word):
 
 
 _ANTHROPIC = frozenset((Api.MESSAGES, Api.COUNT_TOKENS))
+CLIENT_APIS = frozenset(Api) - {Api.GEMINI, Api.CONVERSE}  # that the gateway serves
 NEVER_STREAMED = frozenset((Api.EMBEDDINGS, Api.COUNT_TOKENS))
 
 

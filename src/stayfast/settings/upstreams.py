@@ -21,11 +21,15 @@ from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.stores.remote_store import SharedConfig
 from stayfast.upstreams.base import Upstream as UpstreamProtocol
 
-PROVIDERS: Mapping[str, str] = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1"}
+PROVIDERS: Mapping[str, str] = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1",
+                               "gemini": "https://generativelanguage.googleapis.com/v1beta", "bedrock": ""}
 NATIVE_APIS: Mapping[str, frozenset[Api]] = {
     "openai": frozenset({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS, Api.RESPONSES}),
     "anthropic": frozenset({Api.MESSAGES, Api.COUNT_TOKENS}),
+    "gemini": frozenset({Api.GEMINI}),
+    "bedrock": frozenset({Api.CONVERSE}),
 }
+_VERSIONED = ("openai", "anthropic")  # kinds whose addresses end with /v1
 _ENDPOINTS = ("/chat/completions", "/completions", "/embeddings", "/responses", "/messages/count_tokens", "/messages")
 URL = r"|https?://[^\s/?#@]+(/[^\s?#]*)?"
 PROBE = SettingDoc("Request one token at start, repeated until it answers; readiness waits for the first such answer.")
@@ -50,9 +54,10 @@ def check_headers(headers: Mapping[str, Secret]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HttpUpstream:
-    """A provider or engine on the network, with OpenAI's or Anthropic's protocol."""
+    """A provider or engine on the network, with OpenAI's, Anthropic's, Gemini's or Bedrock's protocol."""
 
-    kind: Annotated[Literal["openai", "anthropic"], SettingDoc("A provider or engine on the network; its protocol.")]
+    kind: Annotated[Literal["openai", "anthropic", "gemini", "bedrock"], SettingDoc(
+        "A provider or engine on the network; its protocol.")]
     base_url: Annotated[str, SettingDoc(
         "Address, without /chat/completions or /messages; a host alone gets /v1. Empty: the provider's.",
         pattern=URL, form="like https://host/v1, without user, password, ? and #", is_secret=True)] = ""
@@ -88,11 +93,11 @@ class HttpUpstream:
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        url = (self.base_url or PROVIDERS[self.kind]).rstrip("/")
+        url = self._given_url()
         for endpoint in _ENDPOINTS:
             if urlsplit(url).path.endswith(endpoint):
                 raise ValueError(f"base_url must end before {endpoint}, which is appended to it")
-        if not urlsplit(url).path or (self.kind == "anthropic" and not url.endswith("/v1")):
+        if self.kind in _VERSIONED and (not urlsplit(url).path or (self.kind == "anthropic" and not url.endswith("/v1"))):
             url += "/v1"  # a host alone; Anthropic's own base_url has no /v1 either
         split_base_url(url)
         object.__setattr__(self, "base_url", url)
@@ -112,6 +117,12 @@ class HttpUpstream:
         elif not fullmatch(r"[!-~]+", self.key.reveal()):
             raise ValueError("key must be visible ASCII characters, without spaces or line breaks")
 
+    def _given_url(self) -> str:
+        url = (self.base_url or PROVIDERS[self.kind]).rstrip("/")
+        if not url:
+            raise ValueError(f"base_url is missing: kind {self.kind} has no common address")
+        return url
+
     def _check_engine(self) -> None:
         if self.engine_metrics != "off" and (self.kind != "openai" or self.base_url == PROVIDERS[self.kind]):
             raise ValueError(f"engine_metrics must be off for {self.host}: only engines of your own have /metrics")
@@ -125,7 +136,7 @@ class HttpUpstream:
         if self.apis:
             return frozenset(self.apis)
         everything = NATIVE_APIS[self.kind]
-        return everything if self.kind == "anthropic" or self.host == "api.openai.com" else everything - {Api.RESPONSES}
+        return everything if self.kind != "openai" or self.host == "api.openai.com" else everything - {Api.RESPONSES}
 
 
 @dataclass(frozen=True, slots=True)

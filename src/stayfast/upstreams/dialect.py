@@ -5,10 +5,11 @@ Python code that runs for each member of a list lets the event loop take it. Whe
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from urllib.parse import quote
 
 from stayfast.core.clock import Clock
 from stayfast.core.constants import DEGRADED_HEADER, HOP_HEADER, LARGE_REQUEST_BYTES
@@ -17,6 +18,7 @@ from stayfast.core.held_bytes import HeldBytes, Holding
 from stayfast.core.types import AnswerSummary, Api, Chunk
 from stayfast.http.client.client import HttpClient, Response
 from stayfast.http.client.response import RequestTemplate
+from stayfast.upstreams.authentication import Authenticator, CredentialMissing
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.wire.continuation import encode_continuation_body
 from stayfast.wire.errors import Secrets, failure_of_response, find_in_band_failure
@@ -27,11 +29,18 @@ from stayfast.wire.usage import count_tokens_answer
 
 PATHS = {Api.CHAT: "/chat/completions", Api.COMPLETIONS: "/completions", Api.EMBEDDINGS: "/embeddings",
          Api.RESPONSES: "/responses", Api.MESSAGES: "/messages", Api.COUNT_TOKENS: "/messages/count_tokens"}
+# Their path names the model: by whether the answer is streamed.
+MODEL_PATHS = {(Api.GEMINI, False): "/models/{model}:generateContent",
+               (Api.GEMINI, True): "/models/{model}:streamGenerateContent?alt=sse",
+               (Api.CONVERSE, False): "/model/{model}/converse", (Api.CONVERSE, True): "/model/{model}/converse-stream"}
+MAX_MODEL_TEMPLATES = 1024
 PREFERRED = (Api.CHAT, Api.MESSAGES, Api.RESPONSES)  # targets of translation, best first
 ANTHROPIC_VERSION = "2023-06-01"
 MAX_ERROR_BODY_BYTES = 64 * 1024
 _FIRST_HOP = (HOP_HEADER, "1")
 EMPTY_CHUNK = Chunk(b"")
+_BEARER = "authorization"
+_KEY_HEADERS = {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}  # others send a bearer token
 _STREAM_REFUSALS = (400, 403, 404, 422, 501)  # statuses that refuse streaming, if the body contains "stream"
 MAX_UNSTREAMED_MODELS = 1024  # models
 LARGE_BYTES = 256 * 1024  # of a whole answer: parsing less takes under a millisecond
@@ -43,13 +52,16 @@ _CODINGS = ("gzip", "x-gzip", "deflate", "br", "zstd", "compress")  # RFC 9110 8
 class DialectConfig:
     """Settings of one endpoint. `key` is a secret: never in reprs, logs or errors."""
 
-    kind: str  # openai, anthropic or embedded
+    kind: str  # openai, anthropic, gemini, bedrock or embedded
     apis: frozenset[Api]  # that the endpoint supports natively
     key: str | None = field(default=None, repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     always_streams: bool = False
     request_usage: bool = False  # request token counts of streams; clients that did not are not sent them
     send_deadline: bool = False  # send the remaining time as `x-request-timeout`
+    paths: Mapping[Api, str] = field(default_factory=dict)  # instead of PATHS; "{model}": the model, percent-encoded
+    key_header: str = ""  # empty: of the kind; "authorization": as a bearer token
+    authenticator: Authenticator | None = None  # instead of `key`
 
     def __post_init__(self) -> None:
         if not self.apis:
@@ -70,9 +82,12 @@ class DialectUpstream:
         self._client = client
         self._clock = clock
         self._headers = (*_key_headers(config), *config.headers)
-        self._secrets = Secrets([config.key or "", *(value for _, value in config.headers)])
-        self._templates = {(api, streams): self._template(api, streams=streams)
-                           for api in PATHS for streams in (False, True)}
+        self._authenticator = config.authenticator
+        self._fixed_secrets = (config.key or "", *(value for _, value in config.headers))
+        self._constant_secrets = Secrets(self._fixed_secrets)
+        self._templates: dict[tuple[Api, bool, str], RequestTemplate] = {}  # the model is empty where the path is fixed
+        self._paths = {**{(api, streams): path for api, path in PATHS.items() for streams in (False, True)}, **MODEL_PATHS,
+                       **{(api, streams): path for api, path in config.paths.items() for streams in (False, True)}}
         self._whole_only: set[tuple[Api, str]] = set()  # models that cannot stream whole answers
         self._speaks = {api: spoken for api in Api if (spoken := _spoken(api, config.apis)) is not None}
 
@@ -125,8 +140,11 @@ class DialectUpstream:
                                     hide_usage=self._config.request_usage and not request.include_usage,
                                     created_at=int(self._clock.wall()))
 
+        template, own_headers = self._template(spoken, call.model, streams=streams), self._headers_for(call)
+        if self._authenticator is not None:
+            own_headers += self._authenticate(self._authenticator, template, body)
         response = await self._client.send(
-            self._templates[spoken, streams], self._headers_for(call), body,
+            template, own_headers, body,
             connect_by=call.deadline.end_of_wait(call.connect_s, self._clock.now()), may_resend=not request.is_stateful,
             on_sent=expect)
         try:
@@ -144,7 +162,7 @@ class DialectUpstream:
         except BaseException:
             response.close()
             raise
-        return HttpStream(response, translated, self._secrets, Holding(self._held), on_end)
+        return HttpStream(response, translated, self._secrets(), Holding(self._held), on_end)
 
     async def _encode_body(self, call: Call, spoken: Api, *, streams: bool, want_usage: bool) -> bytes:
         """The body in the endpoint's protocol. Raises Rejected if it cannot be translated."""
@@ -158,13 +176,36 @@ class DialectUpstream:
             body = call.marker.write(body, spoken)
         return encode_continuation_body(body, request.api, spoken) if call.is_continuation else body
 
+    def _secrets(self) -> Secrets:
+        if self._authenticator is None:
+            return self._constant_secrets
+        return Secrets([*self._fixed_secrets, *self._authenticator.secrets()])
+
     def close(self) -> None:
         self._client.close()
 
-    def _template(self, spoken: Api, *, streams: bool) -> RequestTemplate:
+    def _authenticate(self, authenticator: Authenticator, template: RequestTemplate, body: bytes
+                      ) -> Sequence[tuple[str, str]]:
+        try:
+            return authenticator.headers_for(template.method, template.path, body, self._clock.wall())
+        except CredentialMissing as missing:
+            raise UpstreamMisconfigured(self.name, Fault.STATUS, f"upstream {self.name} has no valid credential: {missing}",
+                                        upstream_status=401) from None
+
+    def _template(self, spoken: Api, model: str, *, streams: bool) -> RequestTemplate:
+        path = self._paths[spoken, streams]
+        key = (spoken, streams, model if "{model}" in path else "")
+        template = self._templates.get(key)
+        if template is None:
+            template = self._make_template(path.replace("{model}", quote(model, safe="")), streams=streams)
+            if len(self._templates) < MAX_MODEL_TEMPLATES:
+                self._templates[key] = template
+        return template
+
+    def _make_template(self, path: str, *, streams: bool) -> RequestTemplate:
         fields = (("content-type", "application/json"), ("accept", "text/event-stream" if streams else "application/json"),
                   ("accept-encoding", "identity"), *self._headers)
-        return self._client.make_template("POST", self._client.base_path + PATHS[spoken], fields)
+        return self._client.make_template("POST", self._client.base_path + path, fields)
 
     def _headers_for(self, call: Call) -> list[tuple[str, str]]:
         """The headers of one call, in addition to those of the template."""
@@ -204,7 +245,7 @@ class DialectUpstream:
                 self.name, Fault.MALFORMED, "the upstream did not send the requested stream" if status == 200
                 else f"upstream {self.name} sent the unexpected status {status}",
                 upstream_status=status)
-        return self._secrets.redact_failure(failed)
+        return self._secrets().redact_failure(failed)
 
     def _check_coding(self, response: Response) -> None:
         coding = response.headers.get("content-encoding", "").strip().lower()
@@ -229,7 +270,8 @@ class UpstreamMisconfigured(UpstreamFailed):
 def _key_headers(config: DialectConfig) -> tuple[tuple[str, str], ...]:
     if not config.key:
         return ()
-    return (("x-api-key", config.key),) if config.kind == "anthropic" else (("authorization", f"Bearer {config.key}"),)
+    name = config.key_header or _KEY_HEADERS.get(config.kind, _BEARER)
+    return ((name, f"Bearer {config.key}" if name == _BEARER else config.key),)
 
 
 def _spoken(api: Api, native: frozenset[Api]) -> Api | None:
