@@ -19,6 +19,7 @@ from stayfast.policy.slo import Slo
 from stayfast.settings.consistency import embedded_engine_problem, find_contradictions, find_unknown_upstreams
 from stayfast.settings.decoder import BAD, Decoder, RecordField, kind_words
 from stayfast.settings.effective import setting_sources
+from stayfast.settings.fallbacks import expand_fallbacks
 from stayfast.settings.migration_hints import KEY_HINTS
 from stayfast.settings.model import Defaults, OnOverrun, Settings
 from stayfast.settings.presets import apply_presets
@@ -88,6 +89,7 @@ def load_settings(source: SettingsText, variables: Mapping[str, str], overrides:
     if model is not None:
         _use_model(tree, model)
     apply_presets(tree)
+    problems += expand_fallbacks(tree)
     decoder = Decoder(variables, _bases(tree, variables), kinds, KEY_HINTS)
     settings = decoder.decode(RecordField(Settings), tree, ())
     problems += decoder.problems

@@ -14,7 +14,7 @@ from stayfast.settings.problems import Path
 ANY: Final = "*"  # in a path: any name, or any position in a list
 _UPSTREAM, _ROUTE, _DEFAULTS, _TOP = ("upstreams", ANY), ("routes", ANY), ("defaults",), ()
 
-_FALLBACK = "for fallbacks write `on_overrun: {fallback: [NAME]}`"
+_FALLBACK = "for fallbacks write `fallback: [NAME]`"
 _TIME = "in seconds: `deadline: 30` for the whole request, `timeouts: {first_token_s: 10, idle_s: 30}` for single waits"
 _RETRY = "write `retry: {max_attempts: 3}`, the first attempt included"
 _ROUTES = ("write providers as `upstreams: {NAME: {kind: openai, base_url: ..., key: ...}}` and the `model` of clients as "
@@ -36,7 +36,8 @@ _KEY_HINTS: Final[tuple[tuple[tuple[str, ...], str, str], ...]] = (
      "write common settings in `defaults`: timeouts, retry, hedge, limit, breaker, on_overrun"),
     (_TOP, "environment_variables env", 'write values from the environment as "${NAME}" where they are needed'),
     (_TOP, "master_key api_key api_keys keys auth", _KEYS),
-    (_TOP, "fallback fallbacks", f"at a route, or below `defaults`: {_FALLBACK}"),
+    (_TOP, "fallback fallbacks",
+     f"at a route: {_FALLBACK}; for all routes `defaults: {{on_overrun: {{fallback: [NAME]}}}}`"),
     (_TOP, "timeout request_timeout deadline",
      f"at a route: {_TIME}; for all routes `defaults: {{timeouts: {{total_s: 30}}}}`"),
     (_TOP, "num_retries max_retries retries", f"at a route, or below `defaults`: {_RETRY}"),
@@ -65,7 +66,7 @@ _KEY_HINTS: Final[tuple[tuple[tuple[str, ...], str, str], ...]] = (
      "write `prices: {MODEL: {input_per_mtok: 2.5, output_per_mtok: 10}}`, in USD for a million tokens"),
     (_UPSTREAM, "ssl_verify verify_ssl", "write `verify: false`"),
     (_UPSTREAM, "http_version http2", 'write `http: "2"`'),
-    (_ROUTE, "fallback fallbacks", _FALLBACK),
+    (_ROUTE, "fallbacks", _FALLBACK),
     (_ROUTE, "timeout request_timeout timeout_s total_s stream_timeout deadline_s deadline_ms", _TIME),
     (_ROUTE, "num_retries max_retries retries max_attempts", _RETRY),
     (_ROUTE, "targets providers deployments upstream provider", "write `upstreams: [NAME]`"),
@@ -73,7 +74,7 @@ _KEY_HINTS: Final[tuple[tuple[tuple[str, ...], str, str], ...]] = (
      "write `pick: balance` (the less busy one) or `pick: order` (the first healthy one)"),
     (_ROUTE, "weight", _WEIGHT),
     (_ROUTE, "model_name alias", "the route's name is what clients send; `model: NAME` is the upstreams' name for it"),
-    (_DEFAULTS, "fallback fallbacks", _FALLBACK),
+    (_DEFAULTS, "fallback fallbacks", "write `on_overrun: {fallback: [NAME]}`"),
     (_DEFAULTS, "timeout request_timeout deadline", "write `timeouts: {total_s: 30}`, in seconds"),
     (_DEFAULTS, "num_retries max_retries retries", _RETRY),
 )
