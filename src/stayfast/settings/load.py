@@ -24,6 +24,7 @@ from stayfast.settings.migration_hints import KEY_HINTS
 from stayfast.settings.model import Defaults, OnOverrun, Settings
 from stayfast.settings.presets import apply_presets
 from stayfast.settings.problems import Problem, SettingsError, SourceLocation
+from stayfast.settings.providers import apply_providers
 from stayfast.settings.upstreams import AddedUpstream
 from stayfast.settings.yaml_nodes import Override, YamlScalar, entries_at, parse
 from stayfast.settings.yaml_nodes import YamlMapping as Tree
