@@ -90,6 +90,7 @@ def load_settings(source: SettingsText, variables: Mapping[str, str], overrides:
     if model is not None:
         _use_model(tree, model)
     apply_presets(tree)
+    apply_providers(tree, variables)
     problems += expand_fallbacks(tree)
     decoder = Decoder(variables, _bases(tree, variables), kinds, KEY_HINTS)
     settings = decoder.decode(RecordField(Settings), tree, ())
