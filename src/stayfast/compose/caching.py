@@ -52,6 +52,7 @@ from stayfast.policy.prompt_cache.rules import rules_of
 from stayfast.policy.resilience.retry import backoff_s
 from stayfast.policy.routing.affinity import AffinityConfig
 from stayfast.settings import RouteSettings, Settings
+from stayfast.settings.added_kinds import AddedStore
 from stayfast.settings.environment import cache_directory, read_environment
 from stayfast.settings.upstreams import HttpUpstream, MemoryStoreSettings, SqliteStoreSettings, StoreSettings
 from stayfast.stores.base import Store, StoreBackend, StoreUnavailable
@@ -228,6 +229,8 @@ def _make_store(name: str, settings: StoreSettings, clock: Clock, sink: Sink, rn
         return MemoryStore(settings.max_bytes)
     if isinstance(settings, SqliteStoreSettings):
         door: StoreBackend = SqliteBackend(Path(settings.path), settings.max_bytes, clock)
+    elif isinstance(settings, AddedStore):
+        door = settings.build_backend(name, clock)
     else:
         redis = import_module("stayfast.stores.redis")  # here: it needs a package that only an extra brings
         door = redis.RedisBackend(settings.url.reveal(), settings.prefix, clock)

@@ -15,6 +15,7 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from stayfast.core.setting import Secret, SettingDoc, read_declarations
+from stayfast.settings.added_kinds import implements
 from stayfast.settings.migration_hints import foreign_reference, key_hint, kind_hint, match_path, number_hint
 from stayfast.settings.problems import Path, Problem, SourceLocation, quote, suggest
 from stayfast.settings.yaml_nodes import (
@@ -72,16 +73,16 @@ class RecordField:
 
 @dataclass(frozen=True, slots=True)
 class VariantField:
-    """One of several dataclasses, selected by the word in `kind`. `base_of_added`: the base class of additional variants."""
+    """One of several dataclasses, selected by the word in `kind`. `base_of_added`: the protocol of additional variants."""
 
     by_kind: tuple[tuple[str, type[Any]], ...]
     base_of_added: type[Any] | None = None
 
     def with_kinds(self, kinds: Iterable[type[Any]]) -> "VariantField":
-        """The same with the additional variants among `kinds`: the subclasses of `base_of_added`."""
+        """The same with the additional variants among `kinds`: those with the members of `base_of_added`."""
         if self.base_of_added is None:
             return self
-        added = [cls for cls in kinds if issubclass(cls, self.base_of_added)]
+        added = [cls for cls in kinds if implements(cls, self.base_of_added)]
         return VariantField(self.by_kind + tuple((word, cls) for cls in added for word in kind_words(cls)))
 
 
@@ -138,8 +139,8 @@ def _shape_of_union(hints: list[Any]) -> Shape:
 
 
 def kind_words(cls: type[Any]) -> tuple[str, ...]:
-    """The words that `kind` may have; empty for any text."""
-    return get_args(get_type_hints(cls)["kind"])
+    """The words that `kind` may have; empty for any text, and for a protocol."""
+    return get_args(get_type_hints(cls).get("kind"))
 
 
 @cache

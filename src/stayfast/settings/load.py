@@ -16,6 +16,7 @@ from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.slo import Slo
+from stayfast.settings.added_kinds import AddedUpstream, load_added_kinds
 from stayfast.settings.consistency import embedded_engine_problem, find_contradictions, find_unknown_upstreams
 from stayfast.settings.decoder import BAD, Decoder, RecordField, kind_words
 from stayfast.settings.effective import setting_sources
@@ -24,8 +25,8 @@ from stayfast.settings.migration_hints import KEY_HINTS
 from stayfast.settings.model import Defaults, OnOverrun, Settings
 from stayfast.settings.presets import apply_presets
 from stayfast.settings.problems import Problem, SettingsError, SourceLocation
-from stayfast.settings.providers import apply_providers
-from stayfast.settings.upstreams import AddedUpstream
+from stayfast.settings.providers import all_providers, apply_providers
+from stayfast.settings.upstreams import EmbeddedUpstream, HttpUpstream, TurnUpstreamSettings
 from stayfast.settings.yaml_nodes import Override, YamlScalar, entries_at, parse
 from stayfast.settings.yaml_nodes import YamlMapping as Tree
 from stayfast.turns.function import import_turn_function as find_turn
@@ -35,6 +36,9 @@ BUILT_IN = "built-in settings"
 EMBEDDED = "upstreams: {{tiny: {{kind: embedded}}}}\nroutes: {{{route}: [tiny]}}\n"
 NOTHING_TO_SERVE = ("upstreams and routes are missing (the demo model is served only without a settings file); "
                     "`stayfast init` writes a file to start from")
+_BUILT_IN_KINDS = {"upstreams": frozenset(word for cls in (HttpUpstream, EmbeddedUpstream, TurnUpstreamSettings)
+                                           for word in kind_words(cls)) | all_providers().keys(),
+                   "stores": frozenset(("memory", "sqlite", "redis"))}
 ADDED = "upstreams: {{{kind}: {{kind: {kind}}}}}\nroutes: {{{kind}: [{kind}]}}\n"
 
 
@@ -92,7 +96,9 @@ def load_settings(source: SettingsText, variables: Mapping[str, str], overrides:
     apply_presets(tree)
     apply_providers(tree, variables)
     problems += expand_fallbacks(tree)
-    decoder = Decoder(variables, _bases(tree, variables), kinds, KEY_HINTS)
+    added_kinds, found = load_added_kinds(tree, _BUILT_IN_KINDS)
+    problems += found
+    decoder = Decoder(variables, _bases(tree, variables), [*kinds, *added_kinds], KEY_HINTS)
     settings = decoder.decode(RecordField(Settings), tree, ())
     problems += decoder.problems
     problems += find_unknown_upstreams(tree, variables)

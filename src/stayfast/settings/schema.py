@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from stayfast.core.setting import Secret, SettingDoc
+from stayfast.settings.added_kinds import AddedUpstream
 from stayfast.settings.decoder import (
     ListField,
     OptionalField,
@@ -22,7 +23,6 @@ from stayfast.settings.decoder import (
 from stayfast.settings.environment import OVERRIDES
 from stayfast.settings.model import Settings
 from stayfast.settings.providers import all_providers
-from stayfast.settings.upstreams import AddedUpstream
 
 IDENTIFIER = "urn:stayfast:settings"
 _REFERENCE = {"$ref": "#/$defs/reference"}

@@ -1,6 +1,5 @@
 """Settings of upstreams and of answer stores."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from re import fullmatch
@@ -8,7 +7,6 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from stayfast.core.clock import Clock
 from stayfast.core.setting import Secret, SettingDoc, check_bounds
 from stayfast.core.types import Api
 from stayfast.engine.config import EngineConfig
@@ -18,9 +16,9 @@ from stayfast.policy.admission.quota import QuotaConfig
 from stayfast.policy.fleet.config import REDIS_URL, REDIS_URL_FORM
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
+from stayfast.settings.added_kinds import AddedStore, AddedUpstream
 from stayfast.settings.providers import ADDRESS_FIELDS, ADDRESS_PART, Protocol, ProviderRow, all_providers
 from stayfast.stores.remote_store import SharedConfig
-from stayfast.upstreams.base import Upstream as UpstreamProtocol
 
 NATIVE_APIS: Mapping[str, frozenset[Api]] = {
     "openai": frozenset({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS, Api.RESPONSES}),
@@ -197,23 +195,6 @@ class EmbeddedUpstream:
     breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
 
 
-class AddedUpstream(ABC):
-    """Base of kinds that are not built in: frozen dataclasses whose `kind` is a Literal, passed to `load`."""
-
-    __slots__ = ()
-
-    kind: str
-    models: Mapping[str, str]
-    prices: Prices
-    probe: bool
-    limit: LimitConfig
-    breaker: BreakerConfig
-
-    @abstractmethod
-    def build_upstream(self, name: str, clock: Clock) -> UpstreamProtocol:
-        """The upstream with these settings."""
-
-
 @dataclass(frozen=True, slots=True)
 class TurnUpstreamSettings:
     """A user's async function, served as a model: it retrieves, calls tools and models, and writes the answer."""
@@ -280,4 +261,4 @@ class RedisStoreSettings:
             raise ValueError(f"url must be like {REDIS_URL_FORM}")
 
 
-StoreSettings = MemoryStoreSettings | SqliteStoreSettings | RedisStoreSettings
+StoreSettings = MemoryStoreSettings | SqliteStoreSettings | RedisStoreSettings | AddedStore

@@ -15,7 +15,6 @@ from stayfast.lab.simulated.engine import Sequence, SimulatedEngine
 from stayfast.policy.admission.price import Prices
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
-from stayfast.settings import AddedUpstream
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.wire.request_body import can_translate
 from stayfast.wire.transcode import Transcoder, make_transcoder
@@ -175,7 +174,7 @@ def _head(**fields: object) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayedUpstreamSettings(AddedUpstream):
+class ReplayedUpstreamSettings:
     """Settings of such an upstream; made by `replay`, never read from a file."""
 
     fit: UpstreamFit

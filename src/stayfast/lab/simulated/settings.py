@@ -18,7 +18,7 @@ from stayfast.lab.simulated.request import to_simulated_request
 from stayfast.policy.admission.price import Prices
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
-from stayfast.settings.upstreams import BREAKER, LIMIT, MODELS, PRICES, PROBE, AddedUpstream, empty_mapping
+from stayfast.settings.upstreams import BREAKER, LIMIT, MODELS, PRICES, PROBE, empty_mapping
 from stayfast.upstreams.base import AnswerStream, Call, Upstream
 from stayfast.upstreams.dialect import HttpStream
 from stayfast.upstreams.scripted import NAMED_SCRIPTS, ScriptedUpstream
@@ -126,7 +126,7 @@ def _to_upstream_failed(name: str, broke: ConnectionBroken) -> UpstreamFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedUpstream(AddedUpstream):
+class SimulatedUpstream:
     """A simulated provider: a script, or a model of a real provider. No network, no key."""
 
     kind: Annotated[Literal["simulated"], SettingDoc(

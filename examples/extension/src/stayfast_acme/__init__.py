@@ -1,0 +1,1 @@
+"""Acme's own kinds of upstream and store."""
