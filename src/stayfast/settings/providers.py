@@ -20,6 +20,7 @@ import msgspec
 from stayfast.core.types import Api
 from stayfast.settings.problems import SourceLocation
 from stayfast.settings.yaml_nodes import YamlEntry, YamlList, YamlMapping, YamlScalar, entries_at, expand_references
+from stayfast.wire.quirks import Quirk
 
 ADDRESS_FIELDS: Final = ("resource", "region", "project", "account")
 ADDRESS_PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
@@ -41,6 +42,7 @@ class ProviderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key_header: str = ""
     credentials: Literal["", "aws", "entra", "google"] = ""
     paths: dict[Api, str] = {}
+    quirks: tuple[Quirk, ...] = ()
     request_usage: bool = False
     supports_continuation: bool = False
     engine_metrics: Literal["off", "auto"] = "off"
@@ -144,6 +146,8 @@ def _settings_of(row: ProviderRow, upstream: YamlMapping, variables: Mapping[str
     if row.key_header:
         yield "key_header", row.key_header
     yield "apis", tuple(api.value for api in row.apis)
+    if row.quirks:
+        yield "quirks", tuple(quirk.value for quirk in row.quirks)
     if row.paths:
         yield "paths", {api.value: path for api, path in row.paths.items()}
     for flag, is_set in (("request_usage", row.request_usage), ("supports_continuation", row.supports_continuation)):

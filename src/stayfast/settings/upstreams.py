@@ -21,6 +21,7 @@ from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.settings.providers import ADDRESS_FIELDS, ADDRESS_PART, Protocol, ProviderRow, all_providers
 from stayfast.stores.remote_store import SharedConfig
 from stayfast.upstreams.base import Upstream as UpstreamProtocol
+from stayfast.wire.quirks import Quirk
 
 NATIVE_APIS: Mapping[str, frozenset[Api]] = {
     "openai": frozenset({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS, Api.RESPONSES}),
@@ -86,6 +87,8 @@ class HttpUpstream:
     paths: Annotated[Mapping[str, str], SettingDoc(
         "Paths below base_url, by API, instead of the usual ones: {model} is the model, {A|B} is A for whole answers and B "
         "for streams.", pattern=r"/[!-~]*", form="a path that begins with /")] = field(default_factory=empty_mapping)
+    quirks: Annotated[tuple[Quirk, ...], SettingDoc(
+        "What it refuses or reports otherwise (docs/providers.md).")] = ()
     request_usage: Annotated[bool, SettingDoc(
         "Request token counts in streams; they are hidden from clients that did not ask.")] = False
     supports_continuation: Annotated[bool, SettingDoc(
