@@ -62,13 +62,13 @@ class HttpUpstream:
 
     kind: Annotated[Protocol, SettingDoc(
         "Its protocol. The name of a provider, such as vllm, is short for `provider: vllm`.")]
-    provider: Annotated[str, SettingDoc(
-        "Its row of docs/providers.md, which sets everything that these settings do not: address, key's variable, APIs.",
-        words=tuple(all_providers()))] = ""
     base_url: Annotated[str, SettingDoc(
         "Address, without /chat/completions or /messages; a host alone gets the provider's path, else /v1. Empty: the "
         "provider's.",
         pattern=URL, form="like https://host/v1, without user, password, ? and #", is_secret=True)] = ""
+    provider: Annotated[str, SettingDoc(
+        "Its row of docs/providers.md, which sets everything that these settings do not: address, key's variable, APIs.",
+        words=tuple(all_providers()))] = ""
     resource: Annotated[str, _part("Azure: name of the resource, in the address.")] = ""
     region: Annotated[str, _part("AWS, Vertex AI: region, in the address.")] = ""
     project: Annotated[str, _part("Vertex AI: project, in the address.")] = ""
