@@ -40,7 +40,7 @@ LIMITS: Final = (
     _openai_names("requests", "requests", "requests_per_minute"),
     _openai_names("tokens", "tokens", "tokens_per_minute"),
     _openai_names("project_tokens", "project-tokens"),
-    *(_openai_names(f"{kind}_{window}" if window != "minute" else kind, f"{kind}-{window}",
+    *(_openai_names(f"{kind}_per_{window}" if window != "minute" else kind, f"{kind}-{window}",
                     f"{kind}_per_{window}" if window != "hour" else "")
       for kind in ("requests", "tokens") for window in ("minute", "hour", "day")),
     _openai_names("requests", "req-minute", "requests_per_minute"),
@@ -69,7 +69,7 @@ def parse_remaining(headers: Mapping[str, str], *, are_requests_daily: bool = Fa
 
 
 def parse_headroom(headers: Mapping[str, str]) -> dict[str, float]:
-    """The share, 0 to 1, that is left of each limit whose size is reported, too: requests, tokens_day, input_tokens, ..."""
+    """The share, 0 to 1, that is left of each limit whose size is reported, too: requests, tokens_per_day, ..."""
     left: dict[str, float] = {}
     for names in LIMITS:
         if names.remaining in headers:

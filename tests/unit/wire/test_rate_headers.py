@@ -53,7 +53,7 @@ def test_parse_remaining_any_text_is_an_amount_or_nothing(text: str) -> None:
     ({"x-ratelimit-remaining-tokens": "70", "x-ratelimit-limit-tokens": "60"}, {"tokens": 1.0}),
     ({"x-ratelimit-remaining-tokens": "70", "x-ratelimit-limit-tokens": "0"}, {}),
     (MISTRAL, {"requests": 59 / 60, "tokens": 47196 / 50000}),
-    ({**CEREBRAS, "x-ratelimit-limit-requests-day": "27386"}, {"requests_day": 0.5, "tokens": 0.5}),
+    ({**CEREBRAS, "x-ratelimit-limit-requests-day": "27386"}, {"requests_per_day": 0.5, "tokens": 0.5}),
     (FIREWORKS, {"input_tokens": 0.5, "output_tokens": 0.75}), (TOGETHER, {"requests": 0.25, "tokens": 0.5}),
 ])
 def test_parse_headroom_pairs_of_headers_are_shares(headers: dict[str, str], left: dict[str, float]) -> None:
