@@ -145,7 +145,8 @@ class DialectUpstream:
                 call.sending.has_started = True
             translated = make_transcoder(spoken, request, source_streams=is_stream, upstream=self.name,
                                     hide_usage=self._config.request_usage and not request.include_usage,
-                                    created_at=int(self._clock.wall()), has_odd_usage=Quirk.ODD_USAGE in self._config.quirks)
+                                    created_at=int(self._clock.wall()),
+                                    has_odd_usage=self._quirks is not None and self._quirks.has_odd_usage)
 
         template, own_headers = self._template(spoken, call.model, streams=streams), self._headers_for(call)
         if self._authenticator is not None:

@@ -179,21 +179,22 @@ _OF_MESSAGES: Final = frozenset({Quirk.VERTEX_ANTHROPIC})
 
 
 class BodyQuirks:
-    """The changes that the requests of one upstream need. Immutable."""
+    """The changes that the requests of one upstream need, and whether its usage is elsewhere. Immutable."""
 
     def __init__(self, quirks: Iterable[Quirk]) -> None:
         chosen = frozenset(quirks)
         self._of_chat = [(needle, change) for quirk, needle, change in _CHANGES if quirk in chosen - _OF_MESSAGES]
         self._of_messages = [(needle, change) for quirk, needle, change in _CHANGES if quirk in chosen & _OF_MESSAGES]
+        self.has_odd_usage = Quirk.ODD_USAGE in chosen
 
     @property
     def are_none(self) -> bool:
-        return not self._of_chat and not self._of_messages
+        return not (self._of_chat or self._of_messages or self.has_odd_usage)
 
     def apply(self, body: bytes, spoken: Api) -> bytes:
         """The body for the upstream, in the dialect that it speaks. The body is valid JSON, of known types."""
         changes = self._of_messages if spoken is Api.MESSAGES else self._of_chat if spoken in _OPENAI_APIS else []
-        due = [change for needle, change in changes if needle in body]
+        due = [change for needle, change in changes if body.find(needle) >= 0]
         if not due:
             return body
         fields = _OBJECT.decode(body)

@@ -113,4 +113,5 @@ def test_quirks_without_effect_leave_the_bytes() -> None:
     body = b'{ "model":"m",  "messages":[] }'
     assert BodyQuirks(set(Quirk) - {Quirk.VERTEX_ANTHROPIC, Quirk.SYSTEM_FIRST}).apply(body, Api.CHAT) is body
     assert BodyQuirks(Quirk).apply(body, Api.EMBEDDINGS) is body
-    assert BodyQuirks([Quirk.ODD_USAGE, Quirk.DAILY_REQUESTS]).are_none
+    assert BodyQuirks([Quirk.DAILY_REQUESTS]).are_none
+    assert not BodyQuirks([Quirk.ODD_USAGE]).are_none
