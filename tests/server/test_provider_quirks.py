@@ -228,20 +228,6 @@ def test_stream_without_done_is_complete() -> None:
     asyncio.run(main())
 
 
-def test_refusal_in_a_list_reaches_the_client() -> None:
-    """Gemini's OpenAI-compatible endpoint puts its error in a list."""
-
-    async def main() -> None:
-        async with listening() as (_, port):
-            with pytest.raises(UpstreamFailed) as failed:
-                await call(f"provider: gemini-openai, base_url: 'http://127.0.0.1:{port}/gemini', quirks: []",
-                           {"messages": [USER], "seed": 1})
-        error = json.loads(failed.value.body)["error"]
-        assert error["message"].startswith('Invalid JSON payload received. Unknown name "seed"')
-
-    asyncio.run(main())
-
-
 @pytest.mark.parametrize("more", [
     "",
     ", paths: {chat: '/deployments/{model}/chat/completions?api-version=2024-10-21'}",

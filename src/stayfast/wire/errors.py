@@ -10,7 +10,7 @@ have the vendor's rate-limit headers; of the limits with nothing left, the last 
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from math import ceil, isfinite
@@ -158,9 +158,7 @@ class ErrorDetails:
 
 
 def read_error_details(parsed: object) -> ErrorDetails:
-    """Read an error in any known format: nested, flat, Anthropic's, vLLM's, Gemini's list of one. Never raises."""
-    if isinstance(parsed, list) and len(parsed) == 1 and isinstance(parsed[0], Mapping):
-        return replace(read_error_details(parsed[0]), vendor=None)
+    """Read an error in any known format: nested, flat, Anthropic's, vLLM's. Never raises."""
     if not isinstance(parsed, Mapping):
         return ErrorDetails(parsed if isinstance(parsed, str) else "")
     inner = parsed.get("error")
