@@ -26,6 +26,7 @@ from stayfast.upstreams.rate_limited import RateLimitedUpstream
 from stayfast.wire.quirks import Quirk
 from stayfast.wire.request_body import decode
 
+pytestmark = pytest.mark.sockets
 USER = {"role": "user", "content": "Say hello."}
 TOOL_TURN = [
     USER,
@@ -175,6 +176,22 @@ def test_usage_in_the_last_chunk_is_counted() -> None:
         assert answer.summary.usage is not None
         assert answer.summary.usage.output == len(WORDS)
         assert "stream_options" not in server.received[0].body
+
+    asyncio.run(main())
+
+
+def test_engine_of_its_own_counts_the_tokens_of_streams() -> None:
+    """The row of an engine requests usage, which is hidden from a client that did not."""
+
+    async def main() -> None:
+        async with listening() as (_, port):
+            body = {"messages": [USER], "stream": True}
+            answer = await call(f"kind: vllm, base_url: 'http://127.0.0.1:{port}/openrouter'", body)
+            bare = await call(f"kind: openai, base_url: 'http://127.0.0.1:{port}/openrouter'", body)
+        assert answer.summary.usage is not None
+        assert answer.summary.usage.output == len(WORDS)
+        assert b'"usage"' not in answer.body
+        assert bare.summary.usage is None
 
     asyncio.run(main())
 
