@@ -116,7 +116,7 @@ def _name_provider(upstream: YamlMapping, variables: Mapping[str, str]) -> str |
             _set_scalar(upstream, "kind", "openai", _place_of(upstream, "provider", "provider"))  # `provider` is reported
         return name if name in all_providers() else None
     kind = _text(upstream, "kind", variables)
-    if kind not in all_providers() or (kind in _SHARED_PROTOCOLS and _text(upstream, "base_url", variables)):
+    if kind not in all_providers() or (kind in _SHARED_PROTOCOLS and _is_given(upstream, "base_url", variables)):
         return None
     _set_scalar(upstream, "provider", kind, _place_of(upstream, "kind", ""))
     if kind != all_providers()[kind].kind:
@@ -126,7 +126,7 @@ def _name_provider(upstream: YamlMapping, variables: Mapping[str, str]) -> str |
 
 def _apply_row(upstream: YamlMapping, name: str, variables: Mapping[str, str]) -> None:
     row, place = all_providers()[name], _place_of(upstream, "provider", f"provider {name}")
-    has_own_address = bool(_text(upstream, "base_url", variables))
+    has_own_address = _is_given(upstream, "base_url", variables)
     for setting, value in _settings_of(row, upstream, variables, has_own_address=has_own_address):
         if setting not in upstream.entries or (setting == "base_url" and not has_own_address):
             node = _to_node(value, place)
@@ -174,6 +174,19 @@ def _text(node: YamlMapping, name: str, variables: Mapping[str, str]) -> str:
         return expand_references(entry.value.text, variables)
     except ValueError:
         return ""
+
+
+def _is_given(node: YamlMapping, name: str, variables: Mapping[str, str]) -> bool:
+    """Whether a setting has any value but the empty text. A wrong one counts, which is reported later."""
+    entry = node.entries.get(name)
+    if entry is None or (isinstance(entry.value, YamlScalar) and entry.value.is_null):
+        return False
+    if not isinstance(entry.value, YamlScalar):
+        return True
+    try:
+        return bool(expand_references(entry.value.text, variables))
+    except ValueError:
+        return True
 
 
 def _place_of(node: YamlMapping, name: str, set_by: str) -> SourceLocation:
