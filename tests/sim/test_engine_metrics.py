@@ -22,6 +22,21 @@ routes:
 """), {})
 
 
+def test_provider_of_an_engine_reads_its_page(sim: Sim) -> None:
+    """`kind: vllm` is all that is written."""
+    sim.control("POST", "engine", {"figures": {"waiting": 7}, "provider": "openai"})
+    settings = load_settings(SettingsText(
+        "f.yaml", f"upstreams: {{up: {{kind: vllm, base_url: '{sim.url}/openai/v1'}}}}\nroutes: {{chat: [up]}}"), {})
+
+    async def main() -> dict[str, float]:
+        (scraper,) = make_scrapers(settings, SystemClock()).values()
+        await scraper.scrape()
+        scraper.close()
+        return scraper.figures(SystemClock().now())
+
+    assert asyncio.run(main())["waiting"] == 7
+
+
 @pytest.mark.parametrize("how", ["auto", "vllm"])
 def test_scrapers_of_settings_read_the_page_of_their_upstream(sim: Sim, how: str) -> None:
     sim.control("POST", "engine", {"figures": {"waiting": 7}, "provider": "openai"})

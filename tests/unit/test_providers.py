@@ -110,12 +110,26 @@ def test_upstream_address_of_provider(text: str, url: str) -> None:
     ("provider: groq, key: k, paths: {messages: /x}",
      "upstreams.a.paths: must be among chat, completions, embeddings, responses for kind openai, not messages"),
     ("provider: groq, key: k, paths: {chat: x}", "upstreams.a.paths.chat: must be a path that begins with /, not x"),
+    ("provider: groq, base_url: '${GROQ_URL}', key: k",
+     "upstreams.a.base_url: the environment variable GROQ_URL is not set"),
+    ("kind: openai, base_url: '${OPENAI_URL}', key: k",
+     "upstreams.a.base_url: the environment variable OPENAI_URL is not set"),
+    ("provider: groq, base_url: [x], key: k",
+     "upstreams.a.base_url: must be like https://host/v1, without user, password, ? and #, not a list"),
     ("provider: groq, key: k, engine_metrics: auto",
      "upstreams.a.engine_metrics: must be off for api.groq.com: only engines of your own have /metrics"),
 ])
 def test_upstream_with_wrong_provider_settings_is_reported(text: str, message: str) -> None:
     line = complaint(text, {})
     assert re.sub(r"^f\.yaml:\d+:\d+: ", "", line).replace('not "x"', "not x") == message
+
+
+@pytest.mark.parametrize("upstream", [
+    "provider: [groq]", "provider: null", "provider: {a: b}", "kind: [groq]", "kind: {}", "provider: groq, kind: embedded",
+    "provider: groq, headers: 5, key: k", "provider: '${MISSING}'", "kind: '${MISSING}'", "provider: '${'"])
+def test_upstream_malformed_provider_is_a_settings_error(upstream: str) -> None:
+    with pytest.raises(SettingsError, match=r"upstreams\.a"):
+        load(upstream, {})
 
 
 def test_upstream_unknown_provider_is_reported_alone() -> None:

@@ -83,14 +83,15 @@ def upstream_name(name: str) -> str:
 
 
 def limit_rate(upstream: Upstream, config: QuotaConfig, leases: QuotaLeases | None, buckets: Buckets,
-               clock: Clock) -> Upstream:
-    """The upstream behind its provider's limits, if there are any."""
+               clock: Clock, *, are_requests_daily: bool = False) -> Upstream:
+    """The upstream behind its provider's limits, if there are any. are_requests_daily: see `wire.rate_headers`."""
     if not tuple(config.limits()):
         return upstream
     name = upstream_name(upstream.name)
     quota = TenantQuota(config, clock.now(), partial(buckets, name))
-    rate = UpstreamRate(name, quota, clock) if leases is None else UpstreamRate(
-        name, quota, clock, n_gateways=lambda: leases.leader.n_gateways, wait_for_grant=leases.wait_for_grant)
+    rate = UpstreamRate(name, quota, clock, are_requests_daily=are_requests_daily) if leases is None else UpstreamRate(
+        name, quota, clock, n_gateways=lambda: leases.leader.n_gateways, wait_for_grant=leases.wait_for_grant,
+        are_requests_daily=are_requests_daily)
     return RateLimitedUpstream(upstream, rate, clock)
 
 

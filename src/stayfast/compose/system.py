@@ -76,6 +76,7 @@ from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from stayfast.upstreams.embedded import Address, EngineEndpoint, LocalUpstream
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
+from stayfast.wire.quirks import Quirk
 from stayfast.workers.channels import WorkerPeers
 from stayfast.workers.fleet.quota_leases import QuotaLeases
 from stayfast.workers.shared_memory import shared_owner_table
@@ -301,7 +302,8 @@ def _upstream(name: str, upstream_settings: UpstreamSettings, observers: Observe
     if isinstance(upstream_settings, HttpUpstream):
         leases, workers = observers.leases, observers.worker_sync
         return limit_rate(_http(name, upstream_settings, sink, clock, observers.held), upstream_settings.rate, leases,
-                          shared_buckets(leases, workers), clock)
+                          shared_buckets(leases, workers), clock,
+                          are_requests_daily=Quirk.DAILY_REQUESTS in upstream_settings.quirks)
     if isinstance(upstream_settings, AddedUpstream):
         return upstream_settings.build_upstream(name, clock)
     if isinstance(upstream_settings, TurnUpstreamSettings):
@@ -323,7 +325,7 @@ def _http(name: str, upstream_settings: HttpUpstream, sink: Sink, clock: Clock, 
         tuple((header.lower(), value.reveal()) for header, value in upstream_settings.headers.items()),
         request_usage=upstream_settings.request_usage, send_deadline=upstream_settings.send_deadline,
         paths={Api(api): path for api, path in upstream_settings.paths.items()},
-        key_header=upstream_settings.key_header.lower())
+        key_header=upstream_settings.key_header.lower(), quirks=upstream_settings.quirks)
     return DialectUpstream(name, dialect, HttpClient(name, http, sink=sink, clock=clock), clock, held)
 
 

@@ -94,5 +94,6 @@ def peer_addresses(settings: Settings) -> Mapping[str, Peer]:
     for name, upstream_settings in settings.upstreams.items():
         if isinstance(upstream_settings, HttpUpstream):
             url = split_base_url(upstream_settings.base_url)
-            found[name] = Peer(provider_name(upstream_settings.kind, url.host), url.host, url.port)
+            kind = upstream_settings.provider or upstream_settings.kind
+            found[name] = Peer(provider_name(kind, url.host), url.host, url.port)
     return found

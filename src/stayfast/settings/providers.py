@@ -20,6 +20,7 @@ import msgspec
 from stayfast.core.types import Api
 from stayfast.settings.problems import SourceLocation
 from stayfast.settings.yaml_nodes import YamlEntry, YamlList, YamlMapping, YamlScalar, entries_at, expand_references
+from stayfast.wire.quirks import Quirk
 
 ADDRESS_FIELDS: Final = ("resource", "region", "project", "account")
 ADDRESS_PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
@@ -41,6 +42,7 @@ class ProviderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key_header: str = ""
     credentials: Literal["", "aws", "entra", "google"] = ""
     paths: dict[Api, str] = {}
+    quirks: tuple[Quirk, ...] = ()
     request_usage: bool = False
     supports_continuation: bool = False
     engine_metrics: Literal["off", "auto"] = "off"
@@ -114,7 +116,7 @@ def _name_provider(upstream: YamlMapping, variables: Mapping[str, str]) -> str |
             _set_scalar(upstream, "kind", "openai", _place_of(upstream, "provider", "provider"))  # `provider` is reported
         return name if name in all_providers() else None
     kind = _text(upstream, "kind", variables)
-    if kind not in all_providers() or (kind in _SHARED_PROTOCOLS and _text(upstream, "base_url", variables)):
+    if kind not in all_providers() or (kind in _SHARED_PROTOCOLS and _is_given(upstream, "base_url", variables)):
         return None
     _set_scalar(upstream, "provider", kind, _place_of(upstream, "kind", ""))
     if kind != all_providers()[kind].kind:
@@ -124,7 +126,7 @@ def _name_provider(upstream: YamlMapping, variables: Mapping[str, str]) -> str |
 
 def _apply_row(upstream: YamlMapping, name: str, variables: Mapping[str, str]) -> None:
     row, place = all_providers()[name], _place_of(upstream, "provider", f"provider {name}")
-    has_own_address = bool(_text(upstream, "base_url", variables))
+    has_own_address = _is_given(upstream, "base_url", variables)
     for setting, value in _settings_of(row, upstream, variables, has_own_address=has_own_address):
         if setting not in upstream.entries or (setting == "base_url" and not has_own_address):
             node = _to_node(value, place)
@@ -144,6 +146,8 @@ def _settings_of(row: ProviderRow, upstream: YamlMapping, variables: Mapping[str
     if row.key_header:
         yield "key_header", row.key_header
     yield "apis", tuple(api.value for api in row.apis)
+    if row.quirks:
+        yield "quirks", tuple(quirk.value for quirk in row.quirks)
     if row.paths:
         yield "paths", {api.value: path for api, path in row.paths.items()}
     for flag, is_set in (("request_usage", row.request_usage), ("supports_continuation", row.supports_continuation)):
@@ -170,6 +174,19 @@ def _text(node: YamlMapping, name: str, variables: Mapping[str, str]) -> str:
         return expand_references(entry.value.text, variables)
     except ValueError:
         return ""
+
+
+def _is_given(node: YamlMapping, name: str, variables: Mapping[str, str]) -> bool:
+    """Whether a setting has any value but the empty text. A wrong one counts, which is reported later."""
+    entry = node.entries.get(name)
+    if entry is None or (isinstance(entry.value, YamlScalar) and entry.value.is_null):
+        return False
+    if not isinstance(entry.value, YamlScalar):
+        return True
+    try:
+        return bool(expand_references(entry.value.text, variables))
+    except ValueError:
+        return True
 
 
 def _place_of(node: YamlMapping, name: str, set_by: str) -> SourceLocation:

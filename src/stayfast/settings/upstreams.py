@@ -19,6 +19,7 @@ from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.settings.added_kinds import AddedStore, AddedUpstream
 from stayfast.settings.providers import ADDRESS_FIELDS, ADDRESS_PART, Protocol, ProviderRow, all_providers
 from stayfast.stores.remote_store import SharedConfig
+from stayfast.wire.quirks import Quirk
 
 NATIVE_APIS: Mapping[str, frozenset[Api]] = {
     "openai": frozenset({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS, Api.RESPONSES}),
@@ -59,13 +60,13 @@ class HttpUpstream:
 
     kind: Annotated[Protocol, SettingDoc(
         "Its protocol. The name of a provider, such as vllm, is short for `provider: vllm`.")]
-    provider: Annotated[str, SettingDoc(
-        "Its row of docs/providers.md, which sets everything that these settings do not: address, key's variable, APIs.",
-        words=tuple(all_providers()))] = ""
     base_url: Annotated[str, SettingDoc(
         "Address, without /chat/completions or /messages; a host alone gets the provider's path, else /v1. Empty: the "
         "provider's.",
         pattern=URL, form="like https://host/v1, without user, password, ? and #", is_secret=True)] = ""
+    provider: Annotated[str, SettingDoc(
+        "Its row of docs/providers.md, which sets everything that these settings do not: address, key's variable, APIs.",
+        words=tuple(all_providers()))] = ""
     resource: Annotated[str, _part("Azure: name of the resource, in the address.")] = ""
     region: Annotated[str, _part("AWS, Vertex AI: region, in the address.")] = ""
     project: Annotated[str, _part("Vertex AI: project, in the address.")] = ""
@@ -84,6 +85,8 @@ class HttpUpstream:
     paths: Annotated[Mapping[str, str], SettingDoc(
         "Paths below base_url, by API, instead of the usual ones: {model} is the model, {A|B} is A for whole answers and B "
         "for streams.", pattern=r"/[!-~]*", form="a path that begins with /")] = field(default_factory=empty_mapping)
+    quirks: Annotated[tuple[Quirk, ...], SettingDoc(
+        "What it refuses or reports otherwise (docs/providers.md).")] = ()
     request_usage: Annotated[bool, SettingDoc(
         "Request token counts in streams; they are hidden from clients that did not ask.")] = False
     supports_continuation: Annotated[bool, SettingDoc(

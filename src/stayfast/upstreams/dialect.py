@@ -23,6 +23,7 @@ from stayfast.upstreams.authentication import Authenticator, CredentialMissing
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.wire.continuation import encode_continuation_body
 from stayfast.wire.errors import Secrets, failure_of_response, find_in_band_failure
+from stayfast.wire.quirks import BodyQuirks, Quirk
 from stayfast.wire.request_body import can_collect_stream, can_translate, encode
 from stayfast.wire.trace_context import encode_trace_headers
 from stayfast.wire.transcode import MAX_ANSWER_BYTES, Transcoder, make_transcoder
@@ -64,6 +65,7 @@ class DialectConfig:
     #   "{A|B}": A for whole answers, B for streams
     key_header: str = ""  # empty: of the kind; "authorization": as a bearer token
     authenticator: Authenticator | None = None  # instead of `key`
+    quirks: tuple[Quirk, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.apis:
@@ -91,6 +93,8 @@ class DialectUpstream:
         self._paths = {**{(api, streams): path for api, path in PATHS.items() for streams in (False, True)}, **MODEL_PATHS,
                        **{(api, streams): _choose_path(path, streams=streams)
                           for api, path in config.paths.items() for streams in (False, True)}}
+        quirks = BodyQuirks(config.quirks)
+        self._quirks = None if quirks.are_none else quirks
         self._whole_only: set[tuple[Api, str]] = set()  # models that cannot stream whole answers
         self._speaks = {api: spoken for api in Api if (spoken := _spoken(api, config.apis)) is not None}
 
@@ -141,7 +145,8 @@ class DialectUpstream:
                 call.sending.has_started = True
             translated = make_transcoder(spoken, request, source_streams=is_stream, upstream=self.name,
                                     hide_usage=self._config.request_usage and not request.include_usage,
-                                    created_at=int(self._clock.wall()))
+                                    created_at=int(self._clock.wall()),
+                                    has_odd_usage=self._quirks is not None and self._quirks.has_odd_usage)
 
         template, own_headers = self._template(spoken, call.model, streams=streams), self._headers_for(call)
         if self._authenticator is not None:
@@ -177,7 +182,9 @@ class DialectUpstream:
             body = encode(request, spoken, call.model, stream=streams, want_usage=want_usage)
         if call.marker is not None:
             body = call.marker.write(body, spoken)
-        return encode_continuation_body(body, request.api, spoken) if call.is_continuation else body
+        if call.is_continuation:
+            body = encode_continuation_body(body, request.api, spoken)
+        return body if self._quirks is None else self._quirks.apply(body, spoken)
 
     def _secrets(self) -> Secrets:
         if self._authenticator is None:

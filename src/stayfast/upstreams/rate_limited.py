@@ -36,11 +36,13 @@ WaitForGrant = Callable[[str, str, float, float], Awaitable[bool]]  # of a name,
 class UpstreamRate:
     """The limits of one provider, as far as this worker knows. `n_gateways`: that share them now."""
 
-    __slots__ = ("_clock", "_corrected_at", "_n_gateways", "_name", "_usual_output", "_wait_for_grant", "quota")
+    __slots__ = ("_are_requests_daily", "_clock", "_corrected_at", "_n_gateways", "_name", "_usual_output",
+                 "_wait_for_grant", "quota")
 
     def __init__(self, name: str, quota: TenantQuota, clock: Clock, *, n_gateways: Callable[[], int] = lambda: 1,
-                 wait_for_grant: WaitForGrant | None = None) -> None:
-        """name: of the limits, in all gateways."""
+                 wait_for_grant: WaitForGrant | None = None, are_requests_daily: bool = False) -> None:
+        """name: of the limits, in all gateways. are_requests_daily: see `parse_remaining`."""
+        self._are_requests_daily = are_requests_daily
         self.quota = quota
         self._name = name
         self._clock = clock
@@ -73,9 +75,9 @@ class UpstreamRate:
         """The head of an answer to a call that was sent at `sent_at`."""
         if sent_at - self._corrected_at < CORRECT_EVERY_S:
             return
-        remaining, now = parse_remaining(headers), self._clock.now()
-        for limit, left in (("requests_per_minute", remaining.requests), ("tokens_per_minute", remaining.tokens)):
-            if left is not None and limit in self.quota.levels(now):
+        remaining, now = parse_remaining(headers, are_requests_daily=self._are_requests_daily), self._clock.now()
+        for limit, left in remaining.items():
+            if limit in self.quota.levels(now):
                 bucket = self.quota.bucket_for(limit)
                 bucket.charge(max(0.0, bucket.level(now) - left) / self._n_gateways(), now)
                 self._corrected_at = sent_at

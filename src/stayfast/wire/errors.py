@@ -22,6 +22,7 @@ from stayfast.core.constants import MAX_RETRY_AFTER_S
 from stayfast.core.errors import Fault, Shed, StayfastError, UpstreamFailed
 from stayfast.core.types import AnswerSummary, Api
 from stayfast.wire import sse
+from stayfast.wire.rate_headers import LIMITS
 
 Json = dict[str, Any]
 Vendor = Literal["openai", "anthropic"]
@@ -56,11 +57,6 @@ _NO_RESPONSE: Final = "previous_response_not_found"  # with 400 or 404: another 
 _TOO_MANY: Final = 429
 _LOOP: Final = 508
 _OVERLOADED: Final = frozenset({503, 529})
-_LIMITS: Final = (  # the header with the remaining amount, the header with the reset time
-    *((f"x-ratelimit-remaining-{what}", f"x-ratelimit-reset-{what}") for what in ("requests", "tokens")),
-    *((f"anthropic-ratelimit-{what}-remaining", f"anthropic-ratelimit-{what}-reset")
-      for what in ("requests", "tokens", "input-tokens", "output-tokens")),
-    ("x-ratelimit-remaining", "x-ratelimit-reset"), ("ratelimit-remaining", "ratelimit-reset"))
 _UNITS_S: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _DURATION_PART: Final = r"\d{1,15}(?:\.\d{1,15})?(?:h|ms|m|s|us|µs|ns)"
 _DURATION: Final = re.compile(rf"(?:{_DURATION_PART})+", re.ASCII)
@@ -299,7 +295,7 @@ def _parse_retry_after_s(headers: Mapping[str, str], now_wall: float | None) -> 
 
 def _last_reset_s(headers: Mapping[str, str], now_wall: float | None) -> float | None:
     """The latest reset of the exhausted limits; of all limits if no header has a remaining amount."""
-    resets = [(headers.get(left), headers[reset]) for left, reset in _LIMITS if reset in headers]
+    resets = [(headers.get(left), headers[reset]) for _, left, _, reset, _ in LIMITS if reset in headers]
     if any(left is not None for left, _ in resets):
         resets = [(left, reset) for left, reset in resets if left is not None and _non_negative(left) == 0]
     waits_s = (_parse_reset_s(reset, now_wall) for _, reset in resets)

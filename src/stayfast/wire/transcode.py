@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 
 from stayfast.core.types import AnswerSummary, Api, Chunk, Request
 from stayfast.wire import sse, usage
-from stayfast.wire.chat.stream_decoder import ChatCollector, ChatDecoder
+from stayfast.wire.chat.stream_decoder import ChatCollector, ChatDecoder, OddUsageDecoder
 from stayfast.wire.chat.stream_encoder import ChatEncoder, CompletionsEncoder
 from stayfast.wire.dialect import (
     AnswerCollector,
@@ -431,11 +431,11 @@ class TranslatedAnswer(WholeAnswer):
 
 
 def make_transcoder(source: Api, request: Request, *, source_streams: bool, upstream: str, hide_usage: bool = False,
-               created_at: int = 0) -> Transcoder:
+               created_at: int = 0, has_odd_usage: bool = False) -> Transcoder:
     """The transcoder from an upstream of dialect `source` to the client that sent `request`.
 
     hide_usage: remove the usage chunk that `encode(want_usage=True)` asked for. created_at: seconds since the epoch, for a
-    client dialect with a date if the upstream sends none.
+    client dialect with a date if the upstream sends none. has_odd_usage: its streams report usage in a choice or in x_groq.
     Raises ValueError for a pair without a translation, and for a whole answer to a client that streams.
     """
     is_same = request.api is source
@@ -446,7 +446,7 @@ def make_transcoder(source: Api, request: Request, *, source_streams: bool, upst
     summary = AnswerSummary()
     if not source.can_stream:
         return WholeAnswer(UntranslatedDecoder(upstream, source, summary))
-    decoder = make_decoder(source, request, upstream, summary)
+    decoder = make_decoder(source, request, upstream, summary, has_odd_usage=has_odd_usage)
     ends_with_done = request.api in DONE_TERMINATED_APIS
     if request.stream and is_same:
         return PassthroughStream(decoder, ends_with_done=ends_with_done, hide_usage=hide_usage)
@@ -458,10 +458,12 @@ def make_transcoder(source: Api, request: Request, *, source_streams: bool, upst
     return CollectedStream(decoder, rewrite) if source_streams else TranslatedAnswer(decoder, rewrite)
 
 
-def make_decoder(api: Api, request: Request, upstream: str, summary: AnswerSummary) -> StreamDecoder:
-    """The decoder of answers in dialect `api`."""
+def make_decoder(api: Api, request: Request, upstream: str, summary: AnswerSummary, *, has_odd_usage: bool = False
+                 ) -> StreamDecoder:
+    """The decoder of answers in dialect `api`. has_odd_usage: see `make_transcoder`."""
     if api in DONE_TERMINATED_APIS:
-        return ChatDecoder(upstream, request.n_choices, summary, is_chat=api is _CHAT)
+        kind = OddUsageDecoder if has_odd_usage else ChatDecoder
+        return kind(upstream, request.n_choices, summary, is_chat=api is _CHAT)
     return MessagesDecoder(upstream, summary) if api is Api.MESSAGES else ResponsesDecoder(upstream, summary)
 
 

@@ -28,6 +28,14 @@ NOW = 784111770.0  # 1994-11-06T08:49:30Z
     ({"anthropic-ratelimit-requests-remaining": "0", "anthropic-ratelimit-requests-reset": "1994-11-06T08:50:00"}, None),
     ({"x-ratelimit-reset": "1800000000"}, MAX_PARSED_WAIT_S),
     ({"ratelimit-remaining": "0", "ratelimit-reset": "4"}, 4.0),
+    ({"x-ratelimit-remaining-requests": "999", "x-ratelimit-reset-requests": "1m26.4s", "x-ratelimit-remaining-tokens": "0",
+      "x-ratelimit-reset-tokens": "825ms"}, 0.825),  # Groq
+    ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m26.4s"}, 86.4),
+    ({"x-ratelimit-remaining-requests-day": "13693", "x-ratelimit-reset-requests-day": "11726.28",
+      "x-ratelimit-remaining-tokens-minute": "0", "x-ratelimit-reset-tokens-minute": "26.284"}, 26.284),  # Cerebras
+    ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "1", "x-tokenlimit-remaining": "9", "x-tokenlimit-reset": "5"},
+     1.0),  # Together
+    ({"x-ratelimit-remaining-req-minute": "0", "x-ratelimit-remaining-tokens-minute": "0"}, None),  # Mistral
     ({"retry-after": "7", "x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "2s"}, 7.0),
     ({"retry-after": "9999999"}, MAX_PARSED_WAIT_S),
 ])

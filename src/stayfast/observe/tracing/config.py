@@ -94,7 +94,7 @@ class Peer(msgspec.Struct, frozen=True):
 
 
 def provider_name(kind: str, host: str) -> str:
-    """`gen_ai.provider.name`: by the host if it is a known provider's, else the kind."""
+    """`gen_ai.provider.name`: by the host if it is a known provider's, else the kind (or the provider in the settings)."""
     return next((provider for known, provider in _BY_HOST if host == known or host.endswith(f".{known}")), kind)
 
 

@@ -46,6 +46,8 @@ REMEDIES: Mapping[str, str] = MappingProxyType({
     "input_tokens": "shorter prompts, and the provider's prompt cache, which is often not counted",
     "output_tokens": "a lower max_tokens",
     "tokens": "shorter prompts and a lower max_tokens",
+    "requests_per_day": "fewer calls, or a second provider for the rest of the day",
+    "tokens_per_day": "shorter prompts, or a second provider for the rest of the day",
 })
 
 

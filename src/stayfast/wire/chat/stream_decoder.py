@@ -236,6 +236,21 @@ class ChatDecoder(StreamDecoder):
         return found
 
 
+class OddUsageDecoder(ChatDecoder):
+    """Also reads usage from the last choice (Moonshot), or from `x_groq` (Groq)."""
+
+    __slots__ = ()
+
+    def read_event(self, data: bytes, name: bytes) -> int:
+        n_content = super().read_event(data, name)
+        if self.summary.usage is None and b'"usage"' in data:
+            chunk = parse_object(data)
+            places = [*(chunk.get("choices") or ()), chunk.get("x_groq")]
+            found = (usage.parse_openai_usage(place.get("usage")) for place in places if isinstance(place, dict))
+            self.summary.usage = next((count for count in found if count is not None), None)
+        return n_content
+
+
 LARGE_BYTES: Final = 256 * 1024  # texts of a larger answer are not decoded
 
 
