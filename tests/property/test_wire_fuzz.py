@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stayfast.core.errors import Rejected, UpstreamFailed
-from stayfast.core.types import Api, Request
+from stayfast.core.types import CLIENT_APIS, Api, Request
 from stayfast.wire import sse
 from stayfast.wire.errors import encode_error, encode_error_event, failure_of_response
 from stayfast.wire.request_body import can_translate, check_json_bounds, decode, encode, parse_conversation
@@ -57,7 +57,8 @@ def attempt(api: Api, raw: bytes) -> Request | None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(api=st.sampled_from(Api), raw=st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
+@given(api=st.sampled_from(sorted(CLIENT_APIS)),
+       raw=st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_decode_any_bytes_is_decoded_or_rejected(api: Api, raw: bytes) -> None:
     """Any bytes and any JSON give a request or a refusal."""
     attempt(api, raw)
@@ -72,7 +73,7 @@ def test_encode_any_decoded_request_is_translated_or_rejected(api: Api, data: st
     asked = attempt(api, json.dumps(replaced(said, path, data.draw(JSON))).encode())
     if asked is None:
         return
-    for to in TALKERS:
+    for to in (*TALKERS, Api.GEMINI):
         with suppress(Rejected):
             json.loads(encode(asked, to, "up", stream=True, want_usage=True))
     with suppress(Rejected):
@@ -80,7 +81,7 @@ def test_encode_any_decoded_request_is_translated_or_rejected(api: Api, data: st
 
 
 @settings(max_examples=300, deadline=None)
-@given(source=st.sampled_from((*TALKERS, Api.COMPLETIONS)), data=st.data())
+@given(source=st.sampled_from((*TALKERS, Api.COMPLETIONS, Api.GEMINI)), data=st.data())
 def test_transcode_any_stream_never_raises(source: Api, data: st.DataObject) -> None:
     """Fragments of protocols in any order give chunks, and an end that is whole or an UpstreamFailed."""
     client = data.draw(st.sampled_from([api for api in (*TALKERS, Api.COMPLETIONS) if can_translate(api, source)]))

@@ -34,7 +34,7 @@ MODEL_PATHS = {(Api.GEMINI, False): "/models/{model}:generateContent",
                (Api.GEMINI, True): "/models/{model}:streamGenerateContent?alt=sse",
                (Api.CONVERSE, False): "/model/{model}/converse", (Api.CONVERSE, True): "/model/{model}/converse-stream"}
 MAX_MODEL_TEMPLATES = 1024
-PREFERRED = (Api.CHAT, Api.MESSAGES, Api.RESPONSES)  # targets of translation, best first
+PREFERRED = (Api.CHAT, Api.MESSAGES, Api.RESPONSES, Api.GEMINI)  # targets of translation, best first
 ANTHROPIC_VERSION = "2023-06-01"
 MAX_ERROR_BODY_BYTES = 64 * 1024
 _FIRST_HOP = (HOP_HEADER, "1")
@@ -194,6 +194,8 @@ class DialectUpstream:
 
     def _template(self, spoken: Api, model: str, *, streams: bool) -> RequestTemplate:
         path = self._paths[spoken, streams]
+        if spoken is Api.GEMINI:
+            model = model.removeprefix("models/")  # Google writes names with and without it
         key = (spoken, streams, model if "{model}" in path else "")
         template = self._templates.get(key)
         if template is None:

@@ -28,6 +28,7 @@ from stayfast.wire.dialect import (
     StreamEncoder,
     parse_object,
 )
+from stayfast.wire.gemini.stream_decoder import GeminiDecoder
 from stayfast.wire.messages.stream_decoder import MessagesCollector, MessagesDecoder
 from stayfast.wire.messages.stream_encoder import MessagesEncoder
 from stayfast.wire.request_body import can_translate
@@ -462,6 +463,8 @@ def make_decoder(api: Api, request: Request, upstream: str, summary: AnswerSumma
     """The decoder of answers in dialect `api`."""
     if api in DONE_TERMINATED_APIS:
         return ChatDecoder(upstream, request.n_choices, summary, is_chat=api is _CHAT)
+    if api is Api.GEMINI:
+        return GeminiDecoder(upstream, summary)
     return MessagesDecoder(upstream, summary) if api is Api.MESSAGES else ResponsesDecoder(upstream, summary)
 
 
