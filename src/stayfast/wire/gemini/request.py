@@ -180,8 +180,7 @@ def _encode_user_parts(parts: Iterable[normal.Part], names: Mapping[str, str]) -
 def _encode_result(result: normal.ToolResult, names: Mapping[str, str]) -> Json:
     name = names.get(result.tool_use_id)
     if name is None:
-        raise Rejected("a tool result names a call that no earlier message has; Gemini requires the call's name",
-                       code="unknown_tool_call", param="tool_call_id")
+        raise untranslatable_field("tool_call_id", "gemini", "no earlier message has the call, whose name Gemini requires")
     images = [_encode_image(part) for part in result.parts if isinstance(part, normal.Image)]
     text = "".join(part.text for part in result.parts if isinstance(part, normal.Text))
     return drop_none({"id": _own_id(result.tool_use_id), "name": name,
