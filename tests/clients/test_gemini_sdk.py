@@ -173,6 +173,19 @@ def test_sdk_request_with_images_equals_the_gateways(sdk: genai.Client, gemini: 
         {"type": "image_url", "image_url": {"url": "gs://bucket/a.jpg"}}]}])
 
 
+def test_sdk_embeddings_equal_the_gateways(sdk: genai.Client, gemini: GeminiRig) -> None:
+    """Two texts in one request."""
+    answer = sdk.models.embed_content(model="gemini-embedding-001", contents=["equal-embedding", "b"],
+                                      config=types.EmbedContentConfig(output_dimensionality=3))
+    assert [len(one.values or ()) for one in answer.embeddings or ()] == [3, 3]
+    request = decode(Api.EMBEDDINGS, b'{"model":"m","input":["equal-embedding","b"],"dimensions":3}')
+    made = json.loads(encode(request, Api.GEMINI, "gemini-embedding-001", stream=False))
+    theirs = sent(gemini, "equal-embedding")
+    for one in theirs["requests"]:
+        one["content"].pop("role", None)
+    assert theirs == made
+
+
 def test_sdk_request_with_cached_content_equals_the_gateways(sdk: genai.Client, gemini: GeminiRig) -> None:
     """By the name of the cached prompt; its tokens are part of the prompt's."""
     answer = sdk.models.generate_content(model=TWO, contents="equal-cached", config=types.GenerateContentConfig(

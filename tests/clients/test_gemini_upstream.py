@@ -286,6 +286,15 @@ def test_broken_stream_is_an_error_not_a_completion(
         stream.until_done()
 
 
+def test_embeddings(openai_client: openai.OpenAI) -> None:
+    """The SDK requests base64 unless told otherwise."""
+    answer = openai_client.embeddings.create(model="g2", input=["one", "three"], dimensions=3)
+    assert [item.embedding for item in answer.data] == [[3.0, 0.5, 0.5], [5.0, 0.5, 0.5]]
+    plain = openai_client.embeddings.create(model="g2", input="one", encoding_format="float")
+    assert plain.data[0].embedding == [3.0, 0.5]
+    assert plain.usage.prompt_tokens > 0
+
+
 def test_client_that_leaves_closes_the_call(gateway: Gateway, gemini: GeminiRig) -> None:
     """After two pieces of a stream that goes on forever."""
     async def leave() -> None:

@@ -38,6 +38,7 @@ PREFERRED = (Api.CHAT, Api.MESSAGES, Api.RESPONSES, Api.GEMINI)  # targets of tr
 ANTHROPIC_VERSION = "2023-06-01"
 MAX_ERROR_BODY_BYTES = 64 * 1024
 _FIRST_HOP = (HOP_HEADER, "1")
+_EMBEDDINGS = Api.EMBEDDINGS  # its method is never that of another API
 EMPTY_CHUNK = Chunk(b"")
 _BEARER = "authorization"
 _KEY_HEADERS = {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}  # others send a bearer token
@@ -88,6 +89,8 @@ class DialectUpstream:
         self._templates: dict[tuple[Api, bool, str], RequestTemplate] = {}  # the model is empty where the path is fixed
         self._paths = {**{(api, streams): path for api, path in PATHS.items() for streams in (False, True)}, **MODEL_PATHS,
                        **{(api, streams): path for api, path in config.paths.items() for streams in (False, True)}}
+        if Api.GEMINI in config.apis:
+            self._paths[Api.EMBEDDINGS, False] = "/models/{model}:batchEmbedContents"
         self._whole_only: set[tuple[Api, str]] = set()  # models that cannot stream whole answers
         self._speaks = {api: spoken for api in Api if (spoken := _spoken(api, config.apis)) is not None}
 
@@ -140,7 +143,8 @@ class DialectUpstream:
                                     hide_usage=self._config.request_usage and not request.include_usage,
                                     created_at=int(self._clock.wall()))
 
-        template, own_headers = self._template(spoken, call.model, streams=streams), self._headers_for(call)
+        template, own_headers = self._template(
+            _EMBEDDINGS if request.api is _EMBEDDINGS else spoken, call.model, streams=streams), self._headers_for(call)
         if self._authenticator is not None:
             own_headers += self._authenticate(self._authenticator, template, body)
         response = await self._client.send(
@@ -194,7 +198,7 @@ class DialectUpstream:
 
     def _template(self, spoken: Api, model: str, *, streams: bool) -> RequestTemplate:
         path = self._paths[spoken, streams]
-        if spoken is Api.GEMINI:
+        if path.startswith("/models/{model}"):
             model = model.removeprefix("models/")  # Google writes names with and without it
         key = (spoken, streams, model if "{model}" in path else "")
         template = self._templates.get(key)

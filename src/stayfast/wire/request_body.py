@@ -27,6 +27,7 @@ from stayfast.core.types import Api, CacheControl, Request
 from stayfast.wire.chat import request as chat
 from stayfast.wire.dialect import MAX_NUMBER, has_value, missing_field, require, untranslatable_field
 from stayfast.wire.gemini import request as gemini
+from stayfast.wire.gemini.embeddings import encode_embeddings
 from stayfast.wire.messages import request as messages
 from stayfast.wire.responses import request as responses
 
@@ -309,7 +310,7 @@ _BODIES: Final[dict[Api, Callable[..., dict[str, Any]]]] = {
 _TRANSLATABLE: Final = frozenset({
     *((client, upstream) for client in (Api.CHAT, Api.RESPONSES, Api.MESSAGES) for upstream in _BODIES),
     *((api, api) for api in Api),
-    (Api.COMPLETIONS, Api.CHAT), (Api.COMPLETIONS, Api.GEMINI),
+    (Api.COMPLETIONS, Api.CHAT), (Api.COMPLETIONS, Api.GEMINI), (Api.EMBEDDINGS, Api.GEMINI),
 })
 _UNSET: Final = (b"", b"null", b"false", b"1")
 _NEVER_STREAMED: Final = {
@@ -347,6 +348,8 @@ def encode(request: Request, to: Api, model: str, *, stream: bool, want_usage: b
     if not can_translate(request.api, to):
         raise Rejected(f"{request.api.value} requests are not supported by this model: its upstream speaks {to.value}",
                        code="unsupported_api", param="model")
+    if request.api is Api.EMBEDDINGS:
+        return _ENCODER.encode(encode_embeddings(decode_typed(chat.EMBEDDINGS_DECODER, request.body), model))
     parsed = parse_conversation(request)
     if parsed.native:
         raise untranslatable_field(parsed.native[0], to.value)

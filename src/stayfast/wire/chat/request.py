@@ -15,7 +15,7 @@ from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.wire import dialect
 from stayfast.wire.dialect import Json
-from stayfast.wire.gemini.options import ExtraBody, GoogleMember, read_google_options
+from stayfast.wire.google_options import ExtraBody, GoogleMember, read_google_options
 from stayfast.wire.signatures import ExtraContent, encode_extra_content, mark_signature, read_extra_content
 
 NChoices = Annotated[int, Meta(ge=1, le=128)]

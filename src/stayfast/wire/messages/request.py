@@ -26,7 +26,7 @@ from stayfast.wire.dialect import (
     require,
     untranslatable_field,
 )
-from stayfast.wire.gemini.options import ExtraBody, GoogleMember, read_google_options
+from stayfast.wire.google_options import ExtraBody, GoogleMember, read_google_options
 from stayfast.wire.signatures import read_marked_signature
 
 

@@ -14,7 +14,7 @@ from stayfast.core import conversation as normal
 from stayfast.core.types import Api
 from stayfast.wire import dialect
 from stayfast.wire.dialect import Json
-from stayfast.wire.gemini.options import ExtraBody, GoogleMember, read_google_options
+from stayfast.wire.google_options import ExtraBody, GoogleMember, read_google_options
 from stayfast.wire.signatures import read_marked_signature
 
 

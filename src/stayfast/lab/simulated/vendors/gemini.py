@@ -137,6 +137,18 @@ class GeminiApiRequest(GeminiApiObject, gc=False, kw_only=True):
     service_tier: Literal["standard", "flex", "priority"] | None = None
 
 
+class GeminiApiEmbedding(GeminiApiObject, gc=False, kw_only=True):
+    model: str
+    content: GeminiApiContent
+    output_dimensionality: int | None = None
+
+
+class GeminiApiEmbeddings(GeminiApiObject, gc=False, kw_only=True):
+    """A batchEmbedContents request."""
+
+    requests: list[GeminiApiEmbedding]
+
+
 def spell_names(value: Any) -> Any:
     """A request with all names of fields in camel case; Google's APIs accept both spellings, and its SDK mixes them."""
     if isinstance(value, list):
@@ -184,6 +196,8 @@ class GeminiVendor:
             self._check_key(headers)
             path, _, query = target.partition("?")
             found = _PATH.fullmatch(path)
+            if found is not None and found[2] == "batchEmbedContents":
+                return GeminiReply(200, (msgspec.json.encode(_embed(body)),))
             if found is None or found[2] not in ("generateContent", "streamGenerateContent"):
                 raise GeminiRefusal(404, f"Requested entity was not found: {path}")
             request = self._read_request(body, found[1])
@@ -270,6 +284,16 @@ class GeminiVendor:
             yield from ({"text": text} for text in _texts(request))
             if is_signing:
                 yield {"text": "", "thoughtSignature": signature}
+
+
+def _embed(body: bytes) -> Json:
+    """A vector of two numbers for each text, its length and 0.5; more if the request has their number."""
+    try:
+        request = msgspec.convert(spell_names(msgspec.json.decode(body)), GeminiApiEmbeddings)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise GeminiRefusal(400, f"Invalid JSON payload received. {error}") from None
+    return {"embeddings": [{"values": [len(one.content.parts[0].text or ""),
+                                       *[0.5] * ((one.output_dimensionality or 2) - 1)]} for one in request.requests]}
 
 
 def _word(request: GeminiApiRequest) -> str:
