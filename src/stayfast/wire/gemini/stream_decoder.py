@@ -100,7 +100,11 @@ class GeminiDecoder(StreamDecoder):
     def read_event(self, data: bytes, name: bytes) -> int:
         if not self._read_chunk(data):
             return 0
-        n_content = int(any(_has_content(part) for part in self._parts()))
+        n_content = 0
+        for part in self._parts():
+            if part.function_call is not None or (part.text and isinstance(part.text, str)):
+                n_content = 1
+                break
         self.summary.n_content += n_content
         self.summary.n_progress += not n_content
         return n_content
@@ -131,7 +135,10 @@ class GeminiDecoder(StreamDecoder):
         return not self.has_ended
 
     def _candidate(self) -> GeminiCandidate | None:
-        return next((candidate for candidate in self._chunk.candidates or () if candidate.index == 0), None)
+        for candidate in self._chunk.candidates or ():
+            if candidate.index == 0:
+                return candidate
+        return None
 
     def _parts(self) -> list[GeminiPart]:
         candidate = self._candidate()
@@ -215,7 +222,3 @@ class GeminiDecoder(StreamDecoder):
 
     def body_deltas(self) -> list[Delta]:
         return self.event_deltas()
-
-
-def _has_content(part: GeminiPart) -> bool:
-    return part.function_call is not None or (isinstance(part.text, str) and part.text != "")
