@@ -30,6 +30,7 @@ routes:
   g3: {{upstreams: [gem], model: gemini-3-flash}}
   g2: {{upstreams: [gem], model: models/gemini-2.5-flash}}
   on-vertex: {{upstreams: [vertex], model: gemini-2.5-flash}}
+  cached: {{upstreams: [gem], model: gemini-3-flash, cache: {{mode: exact}}, prefix: {{mode: auto}}}}
   retried: {{upstreams: [gem], model: gemini-2.5-flash, retry: {{max_attempts: 2}}}}
   no-key: {{upstreams: [refused], model: gemini-2.5-flash}}
 defaults: {{retry: {{max_attempts: 1}}}}
@@ -212,6 +213,30 @@ def test_cached_content_counts_as_cached_input(openai_client: openai.OpenAI, gem
     assert answer.usage.prompt_tokens_details is not None
     assert answer.usage.prompt_tokens_details.cached_tokens == N_CACHED
     assert gemini.body("cached-prompt")["cachedContent"] == "cachedContents/abc"
+
+
+@pytest.mark.parametrize("api", ["chat", "messages", "responses"])
+def test_gateways_caches_work_in_front_of_gemini(openai_client: openai.OpenAI, anthropic_client: anthropic.Anthropic,
+                                                 gemini: GeminiRig, api: str) -> None:
+    """One call serves two requests, the second a stream; planning for providers' caches adds nothing to Gemini's body."""
+    marker = f"cached-{api} " + "x" * 20_000
+    asked: Any = {"model": "cached", "extra_body": {"temperature": 0}}
+    question: Any = [{"role": "user", "content": marker}]
+    if api == "chat":
+        openai_client.chat.completions.create(messages=question, **asked)
+        chunks: Any = openai_client.chat.completions.create(messages=question, stream=True, **asked)
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    elif api == "messages":
+        anthropic_client.messages.create(max_tokens=9, messages=question, **asked)
+        with anthropic_client.messages.stream(max_tokens=9, messages=question, **asked) as stream:
+            text = stream.get_final_text()
+    else:
+        openai_client.responses.create(input=question, store=False, **asked)
+        with openai_client.responses.stream(input=question, store=False, **asked) as responses:
+            text = responses.get_final_response().output_text
+    assert text == WHOLE
+    assert gemini.n_received(marker) == 1
+    assert gemini.body(marker)["contents"] == [{"role": "user", "parts": [{"text": marker}]}]
 
 
 @pytest.mark.parametrize(("word", "reason"), [("length", "length"), ("safety", "content_filter"),
