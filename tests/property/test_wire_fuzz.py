@@ -73,7 +73,7 @@ def test_encode_any_decoded_request_is_translated_or_rejected(api: Api, data: st
     asked = attempt(api, json.dumps(replaced(said, path, data.draw(JSON))).encode())
     if asked is None:
         return
-    for to in TALKERS:
+    for to in (*TALKERS, Api.GEMINI):
         with suppress(Rejected):
             json.loads(encode(asked, to, "up", stream=True, want_usage=True))
     with suppress(Rejected):
@@ -81,7 +81,7 @@ def test_encode_any_decoded_request_is_translated_or_rejected(api: Api, data: st
 
 
 @settings(max_examples=300, deadline=None)
-@given(source=st.sampled_from((*TALKERS, Api.COMPLETIONS)), data=st.data())
+@given(source=st.sampled_from((*TALKERS, Api.COMPLETIONS, Api.GEMINI)), data=st.data())
 def test_transcode_any_stream_never_raises(source: Api, data: st.DataObject) -> None:
     """Fragments of protocols in any order give chunks, and an end that is whole or an UpstreamFailed."""
     client = data.draw(st.sampled_from([api for api in (*TALKERS, Api.COMPLETIONS) if can_translate(api, source)]))

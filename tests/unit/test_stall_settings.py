@@ -51,3 +51,10 @@ def test_on_stall_invalid_setting_is_refused(route: str, message: str) -> None:
         system(f"routes: {{m: {route}}}")
     assert message in str(refused.value)
     assert "on_stall" in str(refused.value)
+
+
+def test_supports_continuation_of_gemini_is_refused() -> None:
+    """Its protocol cannot continue an answer."""
+    text = UPSTREAMS + '  gem: {kind: gemini, key: sk-1, supports_continuation: true}\nroutes: {m: [gem]}\n'
+    with pytest.raises(SettingsError, match=r"upstreams\.gem\.supports_continuation.*cannot continue an answer"):
+        load_settings(SettingsText("f.yaml", text), {}, kinds=KINDS)

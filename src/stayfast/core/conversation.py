@@ -43,11 +43,14 @@ class Thinking:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """A call made by the model. `arguments` is JSON text as the model wrote it; it may be empty or invalid."""
+    """A call made by the model. `arguments` is JSON text as the model wrote it; it may be empty or invalid. `signature`: of
+    Gemini, which accepts its calls back only with it.
+    """
 
     id: str
     name: str
     arguments: str
+    signature: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,19 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class GoogleOptions:
+    """Options that only Gemini has. `cached_content`: the name of a stored prompt, which the request continues.
+    `thinking_budget`: tokens.
+    """
+
+    cached_content: str | None = None
+    safety_settings: tuple[RawObject, ...] = ()
+    include_thoughts: bool | None = None
+    thinking_budget: int | None = None
+    thinking_level: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Conversation:
     """One chat request. `system` holds the leading instructions, in order. `native` names the fields in use that exist only
     in the client's own protocol. With any of them, the request cannot be translated to another protocol.
@@ -137,4 +153,5 @@ class Conversation:
     metadata: RawObject | None = None
     service_tier: str | None = None
     prompt_cache_key: str | None = None
+    google: GoogleOptions | None = None
     native: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ from ipaddress import ip_address
 from pathlib import Path as FilePath
 from re import fullmatch
 
+from stayfast.core.types import CLIENT_APIS
 from stayfast.engine.config import EngineConfig, check_runnable
 from stayfast.http.client.client import split_base_url
 from stayfast.http.server.tls import ServerCertificate
@@ -191,6 +192,10 @@ def _check_jobs(settings: Settings, add_problem: AddProblem) -> None:
 def _check_routes(settings: Settings, add_problem: AddProblem) -> None:
     continuing = {name for name, upstream in settings.upstreams.items()
                   if isinstance(upstream, HttpUpstream) and upstream.supports_continuation}
+    for name in sorted(continuing):
+        upstream = settings.upstreams[name]
+        if isinstance(upstream, HttpUpstream) and upstream.native_apis.isdisjoint(CLIENT_APIS):
+            add_problem(("upstreams", name, "supports_continuation"), "its protocol cannot continue an answer: remove it")
     for name, route in settings.routes.items():
         fallback = route.on_overrun.fallback
         spare = [up for tier in fallback.tiers for up in tier.upstreams] if fallback is not None else []

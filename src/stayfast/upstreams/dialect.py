@@ -36,10 +36,11 @@ MODEL_PATHS = {(Api.GEMINI, False): "/models/{model}:generateContent",
                (Api.GEMINI, True): "/models/{model}:streamGenerateContent?alt=sse",
                (Api.CONVERSE, False): "/model/{model}/converse", (Api.CONVERSE, True): "/model/{model}/converse-stream"}
 MAX_MODEL_TEMPLATES = 1024
-PREFERRED = (Api.CHAT, Api.MESSAGES, Api.RESPONSES)  # targets of translation, best first
+PREFERRED = (Api.CHAT, Api.MESSAGES, Api.RESPONSES, Api.GEMINI)  # targets of translation, best first
 ANTHROPIC_VERSION = "2023-06-01"
 MAX_ERROR_BODY_BYTES = 64 * 1024
 _FIRST_HOP = (HOP_HEADER, "1")
+_EMBEDDINGS = Api.EMBEDDINGS  # its method is never that of another API
 EMPTY_CHUNK = Chunk(b"")
 _BEARER = "authorization"
 _KEY_HEADERS = {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}  # others send a bearer token
@@ -95,6 +96,8 @@ class DialectUpstream:
                           for api, path in config.paths.items() for streams in (False, True)}}
         quirks = BodyQuirks(config.quirks)
         self._quirks = None if quirks.are_none else quirks
+        if Api.GEMINI in config.apis:
+            self._paths[Api.EMBEDDINGS, False] = "/models/{model}:batchEmbedContents"
         self._whole_only: set[tuple[Api, str]] = set()  # models that cannot stream whole answers
         self._speaks = {api: spoken for api in Api if (spoken := _spoken(api, config.apis)) is not None}
 
@@ -148,7 +151,8 @@ class DialectUpstream:
                                     created_at=int(self._clock.wall()),
                                     has_odd_usage=self._quirks is not None and self._quirks.has_odd_usage)
 
-        template, own_headers = self._template(spoken, call.model, streams=streams), self._headers_for(call)
+        template, own_headers = self._template(
+            _EMBEDDINGS if request.api is _EMBEDDINGS else spoken, call.model, streams=streams), self._headers_for(call)
         if self._authenticator is not None:
             own_headers += self._authenticate(self._authenticator, template, body)
         response = await self._client.send(
@@ -207,7 +211,8 @@ class DialectUpstream:
         key = (spoken, streams, model if "{model}" in path else "")
         template = self._templates.get(key)
         if template is None:
-            template = self._make_template(path.replace("{model}", quote(model, safe="")), streams=streams)
+            name = model.removeprefix("models/") if path.startswith("/models/{model}") else model  # Google writes both
+            template = self._make_template(path.replace("{model}", quote(name, safe="")), streams=streams)
             if len(self._templates) < MAX_MODEL_TEMPLATES:
                 self._templates[key] = template
         return template

@@ -181,7 +181,7 @@ def encode_continuation_body(body: bytes, client: Api, spoken: Api) -> bytes:
     """The body of a request whose last message the upstream of dialect `spoken` continues: chat gets the fields of vLLM and
     SGLang, messages and completions stay as they are. Raises Rejected for a pair of dialects that cannot continue.
     """
-    if spoken is Api.RESPONSES or (client is Api.COMPLETIONS) is not (spoken is Api.COMPLETIONS):
+    if spoken in (Api.RESPONSES, Api.GEMINI) or (client is Api.COMPLETIONS) is not (spoken is Api.COMPLETIONS):
         raise untranslatable_field("messages", spoken.value, "it cannot continue an answer")
     if spoken is not Api.CHAT:
         return body

@@ -43,11 +43,12 @@ class ThinkingDelta(Struct, frozen=True, gc=False):
 
 
 class ToolBegin(Struct, frozen=True, gc=False):
-    """The start of a tool call. `ordinal` counts the calls of one answer from 0."""
+    """The start of a tool call. `ordinal` counts the calls of one answer from 0. `signature`: Gemini's (wire.signatures)."""
 
     ordinal: int
     id: str
     name: str
+    signature: str = ""
 
 
 class ToolDelta(Struct, frozen=True, gc=False):

@@ -5,7 +5,8 @@ only for client errors; messages about quotas, keys or the upstream's own state 
 are removed from everything that an upstream's error carries to clients and logs.
 
 Time to wait before a retry: `retry-after` takes precedence. Without it, a rejection for quota (429) or load (503, 529) may
-have the vendor's rate-limit headers; of the limits with nothing left, the last one to reset counts.
+have the vendor's rate-limit headers; of the limits with nothing left, the last one to reset counts. Google's APIs put the
+time into the body (`wire.google_errors`).
 """
 
 import re
@@ -22,10 +23,11 @@ from stayfast.core.constants import MAX_RETRY_AFTER_S
 from stayfast.core.errors import Fault, Shed, StayfastError, UpstreamFailed
 from stayfast.core.types import AnswerSummary, Api
 from stayfast.wire import sse
+from stayfast.wire.google_errors import GOOGLE_STATUSES, google_code, google_wait_s, unwrap_list
 from stayfast.wire.rate_headers import LIMITS
 
 Json = dict[str, Any]
-Vendor = Literal["openai", "anthropic"]
+Vendor = Literal["openai", "anthropic", "google"]
 
 NEVER_RETRY: Final = frozenset({
     "insufficient_quota", "credit_balance_exhausted", "enforced_spend_limit_reached", "contract_spend_limit_reached"})
@@ -44,7 +46,7 @@ _STATUSES: Final = {
     "not_found_error": 404, "model_not_found": 404, "NotFoundError": 404, "request_too_large": 413,
     "rate_limit_error": 429, "rate_limit_exceeded": 429, "tokens": 429, "requests": 429, "slow_down": 429,
     "ramp_limit_exceeded": 429, "service_unavailable_error": 503, "server_is_overloaded": 503, "timeout_error": 504,
-    "overloaded_error": 529, **dict.fromkeys(NEVER_RETRY, 429),
+    "overloaded_error": 529, **GOOGLE_STATUSES, **dict.fromkeys(NEVER_RETRY, 429),
 }
 _CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _LOGGABLE: Final = re.compile(r"(?=.{1,64}$)(?:[a-z]+(?:[_.][a-z]+)*|(?:[A-Z][a-z]+)+)")  # plain words, which are no key
@@ -52,7 +54,8 @@ _ANY: Final = msgspec.json.Decoder()
 _CREDENTIALS: Final = frozenset({401, 402, 403, 407})
 _RETRIED: Final = frozenset({408, 409, 425, 429})  # the 4xx that the official SDKs retry
 _NOT_FOUND: Final = 404
-_NO_MODEL: Final = frozenset({"model_not_found", "NotFoundError", "not_found_error"})  # or no code: not an API server
+_NO_MODEL: Final = frozenset({  # or no code: not an API server
+    "model_not_found", "NotFoundError", "not_found_error", "not_found"})
 _NO_RESPONSE: Final = "previous_response_not_found"  # with 400 or 404: another upstream may have stored the response
 _TOO_MANY: Final = 429
 _LOOP: Final = 508
@@ -63,6 +66,7 @@ _DURATION: Final = re.compile(rf"(?:{_DURATION_PART})+", re.ASCII)
 _AMOUNT: Final = re.compile(r"([\d.]+)(h|ms|m|s|us|µs|ns)", re.ASCII)
 _EPOCH_S, _EPOCH_MS = 1e9, 1e12  # a larger number is an instant in seconds, or in milliseconds
 _OPENROUTER_RESET: Final = b"X-RateLimit-Reset"
+_GOOGLE_WAIT: Final = b"retryDelay"
 
 
 def encode_error(error: StayfastError, api: Api, request_id: str) -> tuple[int, list[tuple[str, str]], bytes]:
@@ -138,6 +142,8 @@ def failure_of_response(upstream: str, source: Api, status: int, headers: Mappin
     for credentials and quotas.
     """
     details, vendor = parse_error_body(body), _vendor_of(source)
+    if details.vendor == "google":
+        status = _STATUSES.get(details.code or "", status)  # a refused key has the status of a bad request
     client_body = body if details.message and details.vendor == vendor else encode_error_body(details, vendor)
     after_s = parse_retry_after_s(status, headers, body, now_wall)
     return make_failure(upstream, Fault.STATUS, status, details, client_body, retry_after_s=after_s,
@@ -158,10 +164,15 @@ class ErrorDetails:
 
 
 def read_error_details(parsed: object) -> ErrorDetails:
-    """Read an error in any known format: nested, flat, Anthropic's, vLLM's. Never raises."""
+    """Read an error in any known format: nested, flat, Anthropic's, vLLM's, Google's. Never raises."""
+    parsed = unwrap_list(parsed)
     if not isinstance(parsed, Mapping):
         return ErrorDetails(parsed if isinstance(parsed, str) else "")
     inner = parsed.get("error")
+    if isinstance(inner, Mapping) and (google := google_code(inner)) is not None:
+        message = inner.get("message")
+        return ErrorDetails(message if isinstance(message, str) else "", code=google, codes=(google,),
+                            http_status=_STATUSES[google], vendor="google")
     fields = inner if isinstance(inner, Mapping) else parsed
     details = fields.get("details")
     exact = details.get("error_code") if isinstance(details, Mapping) else None
@@ -207,7 +218,9 @@ def in_band_failure(upstream: str, parsed: object) -> UpstreamFailed:
     """The failure for an error inside an HTTP 200. `parsed`: the event or body."""
     details = read_error_details(parsed)
     status = details.http_status or next((_STATUSES[word] for word in details.codes if word in _STATUSES), 500)
-    return make_failure(upstream, Fault.IN_BAND, status, details, encode_error_body(details, details.vendor or "openai"))
+    vendor: Vendor = "anthropic" if details.vendor == "anthropic" else "openai"
+    return make_failure(upstream, Fault.IN_BAND, status, details, encode_error_body(details, vendor),
+                        retry_after_s=google_wait_s(parsed) if details.vendor == "google" else None)
 
 
 def find_in_band_failure(upstream: str, body: bytes) -> UpstreamFailed | None:
@@ -276,6 +289,8 @@ def parse_retry_after_s(status: int, headers: Mapping[str, str], body: bytes, no
     if after_s is not None or (status != _TOO_MANY and status not in _OVERLOADED):
         return after_s
     reset_s = _last_reset_s(headers, now_wall)
+    if reset_s is None and _GOOGLE_WAIT in body:
+        return _google_reset_s(body)
     return reset_s if reset_s is not None or _OPENROUTER_RESET not in body else _openrouter_reset_s(body, now_wall)
 
 
@@ -300,6 +315,14 @@ def _last_reset_s(headers: Mapping[str, str], now_wall: float | None) -> float |
         resets = [(left, reset) for left, reset in resets if left is not None and _non_negative(left) == 0]
     waits_s = (_parse_reset_s(reset, now_wall) for _, reset in resets)
     return max((wait_s for wait_s in waits_s if wait_s is not None), default=None)
+
+
+def _google_reset_s(body: bytes) -> float | None:
+    try:
+        wait_s = google_wait_s(_ANY.decode(body))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return min(wait_s, MAX_PARSED_WAIT_S) if wait_s is not None else None
 
 
 def _openrouter_reset_s(body: bytes, now_wall: float | None) -> float | None:

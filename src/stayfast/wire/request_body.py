@@ -26,6 +26,8 @@ from stayfast.core.events import RequestParams
 from stayfast.core.types import Api, CacheControl, Request
 from stayfast.wire.chat import request as chat
 from stayfast.wire.dialect import MAX_NUMBER, has_value, missing_field, require, untranslatable_field
+from stayfast.wire.gemini import request as gemini
+from stayfast.wire.gemini.embeddings import encode_embeddings
 from stayfast.wire.messages import request as messages
 from stayfast.wire.responses import request as responses
 
@@ -303,11 +305,12 @@ def read_sampling_params(request: Request) -> RequestParams:
 
 
 _BODIES: Final[dict[Api, Callable[..., dict[str, Any]]]] = {
-    Api.CHAT: chat.encode_body, Api.RESPONSES: responses.encode_body, Api.MESSAGES: messages.encode_body}
+    Api.CHAT: chat.encode_body, Api.RESPONSES: responses.encode_body, Api.MESSAGES: messages.encode_body,
+    Api.GEMINI: gemini.encode_body}
 _TRANSLATABLE: Final = frozenset({
-    *((client, upstream) for client in _BODIES for upstream in _BODIES),
+    *((client, upstream) for client in (Api.CHAT, Api.RESPONSES, Api.MESSAGES) for upstream in _BODIES),
     *((api, api) for api in Api),
-    (Api.COMPLETIONS, Api.CHAT),
+    (Api.COMPLETIONS, Api.CHAT), (Api.COMPLETIONS, Api.GEMINI), (Api.EMBEDDINGS, Api.GEMINI),
 })
 _UNSET: Final = (b"", b"null", b"false", b"1")
 _NEVER_STREAMED: Final = {
@@ -345,9 +348,13 @@ def encode(request: Request, to: Api, model: str, *, stream: bool, want_usage: b
     if not can_translate(request.api, to):
         raise Rejected(f"{request.api.value} requests are not supported by this model: its upstream speaks {to.value}",
                        code="unsupported_api", param="model")
+    if request.api is Api.EMBEDDINGS:
+        return _ENCODER.encode(encode_embeddings(decode_typed(chat.EMBEDDINGS_DECODER, request.body), model))
     parsed = parse_conversation(request)
     if parsed.native:
         raise untranslatable_field(parsed.native[0], to.value)
+    if to is not Api.GEMINI and parsed.google is not None and parsed.google.cached_content is not None:
+        raise untranslatable_field("extra_body.google.cached_content", to.value)
     return _ENCODER.encode(_BODIES[to](parsed, model, stream=stream))
 
 

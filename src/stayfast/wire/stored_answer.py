@@ -22,6 +22,7 @@ import msgspec
 from stayfast.core.types import FROM_CACHE, AnswerSummary, Api, Request, Usage
 from stayfast.wire import sse
 from stayfast.wire.dialect import TextDelta, parse_object
+from stayfast.wire.signatures import read_marked_signature
 from stayfast.wire.stream_report import REPORT_MEMBER
 from stayfast.wire.transcode import (
     DONE_TERMINATED_APIS,
@@ -40,7 +41,7 @@ from stayfast.wire.usage import (
 )
 
 Json = dict[str, Any]
-_STOP_REASONS: Final = frozenset(("stop", "end_turn", "stop_sequence", "completed"))
+_STOP_REASONS: Final = frozenset(("stop", "end_turn", "stop_sequence", "completed", "STOP"))
 _ANY: Final = msgspec.json.Decoder()
 _MEMBER: Final = b'"%b"' % REPORT_MEMBER.encode()
 
@@ -51,7 +52,7 @@ _HEAD: Final = frozenset((
     "timings", "prompt_filter_results"))
 _CHOICE: Final = frozenset(("index", "message", "text", "finish_reason", "native_finish_reason", "stop_reason",
                             "content_filter_results"))
-_MESSAGE: Final = frozenset(("role", "content", "reasoning_content", "reasoning"))
+_MESSAGE: Final = frozenset(("role", "content", "reasoning_content", "reasoning", "extra_content"))  # of a text: optional
 _MESSAGES: Final = frozenset(("id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"))
 _BLOCKS: Final = {"text": frozenset(("type", "text")), "thinking": frozenset(("type", "thinking", "signature"))}
 _RESPONSE: Final = frozenset((
@@ -202,8 +203,15 @@ def _is_known_message(parsed: Json) -> bool:
 def _is_known_response(parsed: Json) -> bool:
     items = parsed["output"]
     parts = [part for item in items for name in ("summary", "content") for part in item.get(name) or ()]
-    return (_is_within(parsed, _RESPONSE) and all(_is_within(item, _ITEMS[item["type"]]) for item in items)
+    return (_is_within(parsed, _RESPONSE)
+            and all(_is_within(item, _ITEMS[item["type"]]) or _is_signature(item) for item in items)
             and all(_is_within(part, _PART) for part in parts))
+
+
+def _is_signature(item: Json) -> bool:
+    """Whether an item has nothing more than its fields and Gemini's signature of a text, which is optional."""
+    return read_marked_signature(item.get("encrypted_content")) is not None and _is_within(
+        item, _ITEMS[item["type"]] | {"encrypted_content"})
 
 
 def _is_within(parsed: Json, known: frozenset[str]) -> bool:

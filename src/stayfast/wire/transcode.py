@@ -9,13 +9,12 @@ Embeddings and token counts are always whole and have one dialect.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
-from msgspec import Raw, Struct
 
 from stayfast.core.types import AnswerSummary, Api, Chunk, Request
-from stayfast.wire import sse, usage
+from stayfast.wire import sse
 from stayfast.wire.chat.stream_decoder import ChatCollector, ChatDecoder, OddUsageDecoder
 from stayfast.wire.chat.stream_encoder import ChatEncoder, CompletionsEncoder
 from stayfast.wire.dialect import (
@@ -28,60 +27,15 @@ from stayfast.wire.dialect import (
     StreamEncoder,
     parse_object,
 )
+from stayfast.wire.gemini.embeddings import GeminiEmbeddingsDecoder
+from stayfast.wire.gemini.stream_decoder import GeminiDecoder
 from stayfast.wire.messages.stream_decoder import MessagesCollector, MessagesDecoder
 from stayfast.wire.messages.stream_encoder import MessagesEncoder
 from stayfast.wire.request_body import can_translate
 from stayfast.wire.responses.stream_decoder import ResponsesCollector, ResponsesDecoder
 from stayfast.wire.responses.stream_encoder import ResponsesEncoder
 from stayfast.wire.tool_call_sequencer import ToolCallSequencer
-
-
-class WireEmbedding(Struct, gc=False):
-    """One vector. `__post_init__` runs Python code for each, which lets the event loop's thread run during a long decode."""
-
-    embedding: Raw = Raw(b"")
-
-    def __post_init__(self) -> None:
-        """Nothing to check."""
-
-
-class Embeddings(Struct, gc=False):
-    data: list[WireEmbedding] | None = None
-    usage: Any = None
-    error: Any = None
-
-
-class TokenCount(Struct, gc=False):
-    input_tokens: int | None = None
-    error: Any = None
-
-
-_DECODERS: Final[dict[Api, "msgspec.json.Decoder[Embeddings | TokenCount]"]] = {
-    Api.EMBEDDINGS: msgspec.json.Decoder(Embeddings), Api.COUNT_TOKENS: msgspec.json.Decoder(TokenCount)}
-
-
-class UntranslatedDecoder(BodyDecoder):
-    """Decodes one embeddings or count_tokens answer."""
-
-    __slots__ = ("_api",)
-
-    def __init__(self, upstream: str, api: Api, summary: AnswerSummary) -> None:
-        super().__init__(upstream, summary)
-        self._api = api
-
-    def read_body(self, body: bytes) -> None:
-        try:
-            parsed = _DECODERS[self._api].decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return self.fail_malformed(f"a body that is no {self._api.value} answer")
-        if parsed.error:
-            return self.fail_in_band(parse_object(body))
-        if isinstance(parsed, Embeddings):
-            self.summary.usage = usage.parse_openai_usage(parsed.usage)
-        if (parsed.data if isinstance(parsed, Embeddings) else parsed.input_tokens) is None:
-            return self.fail_malformed("an answer without its content")
-        return self._complete(self.summary.usage)
-
+from stayfast.wire.untranslated_body import UntranslatedDecoder
 
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024  # 2048 embeddings of 3072 floats, as text, are 130 MB
 
@@ -430,6 +384,17 @@ class TranslatedAnswer(WholeAnswer):
             return None
 
 
+class TranslatedEmbeddings(WholeAnswer):
+    """Embeddings in another dialect."""
+
+    def __init__(self, decoder: GeminiEmbeddingsDecoder) -> None:
+        super().__init__(decoder)
+        self._embeddings = decoder
+
+    def finish(self) -> Chunk | None:
+        return None if super().finish() is None else Chunk(self._embeddings.encode_body(), 1)
+
+
 def make_transcoder(source: Api, request: Request, *, source_streams: bool, upstream: str, hide_usage: bool = False,
                created_at: int = 0, has_odd_usage: bool = False) -> Transcoder:
     """The transcoder from an upstream of dialect `source` to the client that sent `request`.
@@ -444,6 +409,8 @@ def make_transcoder(source: Api, request: Request, *, source_streams: bool, upst
     if request.stream and not source_streams:
         raise ValueError("a whole answer cannot be streamed")
     summary = AnswerSummary()
+    if request.api is Api.EMBEDDINGS and not is_same:
+        return TranslatedEmbeddings(GeminiEmbeddingsDecoder(upstream, request, summary))
     if not source.can_stream:
         return WholeAnswer(UntranslatedDecoder(upstream, source, summary))
     decoder = make_decoder(source, request, upstream, summary, has_odd_usage=has_odd_usage)
@@ -464,6 +431,8 @@ def make_decoder(api: Api, request: Request, upstream: str, summary: AnswerSumma
     if api in DONE_TERMINATED_APIS:
         kind = OddUsageDecoder if has_odd_usage else ChatDecoder
         return kind(upstream, request.n_choices, summary, is_chat=api is _CHAT)
+    if api is Api.GEMINI:
+        return GeminiDecoder(upstream, summary)
     return MessagesDecoder(upstream, summary) if api is Api.MESSAGES else ResponsesDecoder(upstream, summary)
 
 

@@ -28,6 +28,10 @@ from stayfast.core.types import Api, Request, Usage
 
 Json = dict[str, Any]
 _MAX_TIER: Final = 16
+_GEMINI_COUNTS: Final = ("promptTokenCount", "toolUsePromptTokenCount", "candidatesTokenCount", "thoughtsTokenCount",
+                        "cachedContentTokenCount", "totalTokenCount")
+_ON_DEMAND: Final = "ON_DEMAND_"
+_TRAFFIC: Final = ("ON_DEMAND_PRIORITY", "ON_DEMAND_FLEX")  # Vertex's names of tiers
 _MAX_EXACT: Final = 2**53  # larger JSON numbers are not exact
 
 
@@ -86,6 +90,29 @@ def parse_anthropic_usage(value: object, before: Usage | None = None) -> Usage |
         cache_write_1h=long_lived,
         reasoning=_count(value.get("output_tokens_details"), "thinking_tokens") or before.reasoning,
         tier=_read_tier(value.get("service_tier")) or before.tier,
+    )
+
+
+def parse_gemini_usage(value: object) -> Usage | None:
+    """Read `usageMetadata`; None if there is none. `promptTokenCount` includes cached tokens, and not those of results of
+    Google's own tools. `candidatesTokenCount` excludes thoughts, unless the total shows that it includes them, as for some
+    models of Vertex.
+    """
+    if not isinstance(value, dict) or not value:
+        return None
+    prompt, results, answer, thoughts, cached, total = [
+        n if type(n := value.get(name, 0)) is int and 0 <= n < _MAX_EXACT else _count(value, name)
+        for name in _GEMINI_COUNTS]
+    inputs = prompt + results
+    has_both = thoughts <= answer and inputs + answer == total
+    traffic = value.get("trafficType")
+    return Usage(
+        input_total=inputs,
+        output=answer if has_both else answer + thoughts,
+        cached_read=min(inputs, cached),
+        reasoning=thoughts,
+        tier=_read_tier(value.get("serviceTier")).lower() or (
+            traffic[len(_ON_DEMAND):].lower() if isinstance(traffic, str) and traffic in _TRAFFIC else ""),
     )
 
 

@@ -121,3 +121,26 @@ def test_is_storable_chat_answer_only_if_text(message: bytes, is_kept: bool) -> 
     ChatDecoder("u", 1, summary).read_body(body)
     assert (storable_body(request, summary, body) is not None) is is_kept
 
+
+
+def test_in_events_geminis_signature_of_a_text_is_no_obstacle() -> None:
+    """Gemini does not require it; the stream leaves it out where its dialect has no place."""
+    signed = {"google": {"thought_signature": "c2ln"}}
+    chat = changed(Api.CHAT, ["choices", 0, "message", "extra_content"], signed)
+    assert b"Hi." in encode_stored_stream(asking(Api.CHAT), chat)
+    item = {"id": "rs", "type": "reasoning", "status": "completed", "summary": [], "encrypted_content": "gemini:c2ln"}
+    response = changed(Api.RESPONSES, ["output"], [*RESPONSE["output"], item])
+    assert b"Hi." in encode_stored_stream(asking(Api.RESPONSES), response)
+    foreign = changed(Api.RESPONSES, ["output"], [*RESPONSE["output"], {**item, "encrypted_content": "gAAAA"}])
+    with pytest.raises(ValueError, match="cannot hold"):
+        encode_stored_stream(asking(Api.RESPONSES), foreign)
+
+
+def test_storable_geminis_answer_is_stored_as_translated() -> None:
+    """Its finish reason is Gemini's own word."""
+    summary = AnswerSummary()
+    summary.is_complete, summary.n_content, summary.finish_reason = True, 1, "STOP"
+    request = decode(Api.CHAT, msgspec.json.encode({"model": "m", "messages": HELLO}))
+    assert storable_body(request, summary, msgspec.json.encode(CHAT)) is not None
+    summary.finish_reason = "MAX_TOKENS"
+    assert storable_body(request, summary, msgspec.json.encode(CHAT)) is None

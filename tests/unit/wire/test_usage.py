@@ -63,3 +63,18 @@ def test_usage_has_the_tier_that_the_provider_reports() -> None:
     assert first.tier == "batch"
     last = usage.parse_anthropic_usage({"output_tokens": 5}, first)
     assert (last is not None and last.tier, last is not None and last.output) == ("batch", 5)
+
+
+@pytest.mark.parametrize(("said", "expected"), [
+    ({"promptTokenCount": 20, "candidatesTokenCount": 6, "thoughtsTokenCount": 4, "totalTokenCount": 33,
+      "cachedContentTokenCount": 8, "toolUsePromptTokenCount": 3}, Usage(23, 10, 8, reasoning=4)),
+    ({"promptTokenCount": 20, "candidatesTokenCount": 10, "thoughtsTokenCount": 4, "totalTokenCount": 30},
+     Usage(20, 10, reasoning=4)),
+    ({"promptTokenCount": 5, "cachedContentTokenCount": 50}, Usage(5, cached_read=5)),
+    ({"promptTokenCount": 5, "trafficType": "ON_DEMAND_FLEX"}, Usage(5, tier="flex")),
+    ({"promptTokenCount": 5, "trafficType": "ON_DEMAND"}, Usage(5)),
+    ({"promptTokenCount": 5, "serviceTier": "PRIORITY", "trafficType": ["x"]}, Usage(5, tier="priority")),
+    ({"promptTokenCount": "x", "candidatesTokenCount": None}, Usage()), ({}, None), (None, None), ([1], None)])
+def test_usage_gemini_thoughts_are_output_and_cached_tokens_input(said: Any, expected: Usage | None) -> None:
+    """The second form, of some models of Vertex, has the thoughts within the candidates."""
+    assert usage.parse_gemini_usage(said) == expected

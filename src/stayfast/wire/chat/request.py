@@ -15,6 +15,8 @@ from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.wire import dialect
 from stayfast.wire.dialect import Json
+from stayfast.wire.google_options import ExtraBody, GoogleMember, read_google_options
+from stayfast.wire.signatures import ExtraContent, encode_extra_content, mark_signature, read_extra_content
 
 NChoices = Annotated[int, Meta(ge=1, le=128)]
 Seed = Annotated[int, Meta(ge=-2**63, le=2**63 - 1)]  # as OpenAI documents it
@@ -64,6 +66,7 @@ class ToolCall(Struct, gc=False):
     id: str | None = None
     type: str = "function"
     function: FunctionCall | None = None
+    extra_content: ExtraContent | None = None
 
 
 class ChatAssistant(Struct, gc=False, tag_field="role", tag="assistant"):
@@ -74,6 +77,7 @@ class ChatAssistant(Struct, gc=False, tag_field="role", tag="assistant"):
     function_call: FunctionCall | None = None
     audio: normal.RawObject | None = None
     name: str | None = None
+    extra_content: ExtraContent | None = None
 
 
 class ToolMessage(Struct, gc=False, tag_field="role", tag="tool"):
@@ -161,6 +165,8 @@ class ChatRequest(SampledRequest, gc=False, kw_only=True):
     moderation: normal.RawObject | None = None
     prompt_cache_options: normal.RawObject | None = None
     prompt_cache_retention: str | None = None
+    extra_body: ExtraBody | None = None
+    google: GoogleMember | None = None
 
 
 class CompletionsRequest(SampledRequest, gc=False, kw_only=True):
@@ -219,6 +225,7 @@ def parse_chat(request: ChatRequest) -> normal.Conversation:
         metadata=request.metadata,
         service_tier=request.service_tier,
         prompt_cache_key=request.prompt_cache_key,
+        google=read_google_options(request.extra_body, request.google),
         native=_untranslatable_fields(request),
     )
 
@@ -280,7 +287,10 @@ def _read_assistant_parts(message: ChatAssistant, path: str) -> tuple[normal.Par
         if call.function is None:
             raise dialect.untranslatable_field(call_path, dialect.ANOTHER_PROTOCOL, "use calls of type function")
         call_id = dialect.require(call.id, f"{call_path}.id")
-        parts.append(normal.ToolUse(call_id, call.function.name, call.function.arguments))
+        parts.append(normal.ToolUse(call_id, call.function.name, call.function.arguments,
+                                    read_extra_content(call.extra_content)))
+    if (signature := read_extra_content(message.extra_content)) is not None:
+        parts.append(normal.Thinking("", mark_signature(signature)))
     return tuple(parts)
 
 
@@ -376,7 +386,8 @@ def _encode_messages(request: normal.Conversation) -> list[Json]:
 
 
 def _encode_assistant(message: normal.Message) -> Json:
-    calls = [{"id": part.id, "type": "function", "function": {"name": part.name, "arguments": part.arguments or "{}"}}
+    calls = [{"id": part.id, "type": "function", "function": {"name": part.name, "arguments": part.arguments or "{}"},
+              **({"extra_content": encode_extra_content(part.signature)} if part.signature is not None else {})}
              for part in message.parts if isinstance(part, normal.ToolUse)]
     encoded: Json = {"role": "assistant", "content": message.text or (None if calls else "")}
     if calls:

@@ -2,6 +2,7 @@
 
 from stayfast.core.types import Request, Usage
 from stayfast.wire.dialect import Begin, Delta, Finish, Json, TextDelta, ThinkingDelta, ToolBegin, ToolDelta
+from stayfast.wire.signatures import encode_extra_content, read_marked_signature
 from stayfast.wire.usage import encode_chat_usage
 
 
@@ -48,17 +49,25 @@ class ChatEncoder(_ChunkEncoder):
             case TextDelta():
                 return [*self._encode_role(), self._encode_choice({"content": delta.text})]
             case ThinkingDelta():
-                chunk = self._encode_choice({"reasoning_content": delta.text})
-                return [*self._encode_role(), chunk] if delta.text else []
+                return self._encode_thinking(delta)
             case ToolBegin():
-                call = {"index": delta.ordinal, "id": delta.id, "type": "function",
-                        "function": {"name": delta.name, "arguments": ""}}
+                call: Json = {"index": delta.ordinal, "id": delta.id, "type": "function",
+                              "function": {"name": delta.name, "arguments": ""}}
+                if delta.signature:
+                    call["extra_content"] = encode_extra_content(delta.signature)
                 return [*self._encode_role(None), self._encode_choice({"tool_calls": [call]})]
             case ToolDelta():
                 call = {"index": delta.ordinal, "function": {"arguments": delta.arguments}}
                 return [self._encode_choice({"tool_calls": [call]})]
             case Finish():
                 return [*self._encode_role(), self._encode_choice({}, delta.reason)]
+
+    def _encode_thinking(self, delta: ThinkingDelta) -> list[Json]:
+        signature = read_marked_signature(delta.signature)
+        fields: Json = {"reasoning_content": delta.text} if delta.text else {}
+        if signature is not None:
+            fields["extra_content"] = encode_extra_content(signature)
+        return [*self._encode_role(), self._encode_choice(fields)] if fields else []
 
     def _encode_role(self, content: str | None = "") -> list[Json]:
         if self._has_role:

@@ -26,6 +26,8 @@ from stayfast.wire.dialect import (
     require,
     untranslatable_field,
 )
+from stayfast.wire.google_options import ExtraBody, GoogleMember, read_google_options
+from stayfast.wire.signatures import read_marked_signature
 
 
 class MediaSource(Struct, gc=False):
@@ -122,6 +124,8 @@ class MessagesRequest(CountRequest, gc=False, kw_only=True):
     service_tier: str | None = None
     container: str | normal.RawObject | None = None
     mcp_servers: list[normal.RawObject] | None = None
+    extra_body: ExtraBody | None = None
+    google: GoogleMember | None = None
 
 
 MESSAGES_DECODER = msgspec.json.Decoder(MessagesRequest)
@@ -158,6 +162,7 @@ def parse_messages(request: MessagesRequest) -> normal.Conversation:
         effort=config.effort or _effort_of_budget(request.thinking),
         user=request.metadata.user_id if request.metadata is not None else None,
         service_tier="auto" if request.service_tier == "auto" else None,
+        google=read_google_options(request.extra_body, request.google),
         native=tuple(name for name in ("container", "mcp_servers") if dialect.has_value(getattr(request, name))),
     )
 
@@ -300,7 +305,7 @@ def _encode_part(part: normal.Part) -> Json | None:
             return {"type": "image", "source": {"type": "url", "url": part.url}}
         case normal.Thinking():
             return ({"type": "thinking", "thinking": part.text, "signature": part.signature}
-                    if part.signature else None)
+                    if part.signature and read_marked_signature(part.signature) is None else None)
         case normal.ToolUse():
             return {"type": "tool_use", "id": part.id, "name": part.name, "input": _encode_input(part)}
         case normal.ToolResult():

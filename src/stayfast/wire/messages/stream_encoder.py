@@ -15,6 +15,7 @@ from stayfast.wire.dialect import (
     ToolBegin,
     ToolDelta,
 )
+from stayfast.wire.signatures import mark_signature
 from stayfast.wire.usage import encode_messages_usage
 
 _REASONS: Final[dict[Reason, str]] = {
@@ -48,7 +49,8 @@ class MessagesEncoder:
                 block = {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}}
                 self._ordinal = delta.ordinal
                 self._has_calls = True
-                return [*self._close_block(), *self._open_block("tool_use", block)]
+                signed = self._encode_thinking(ThinkingDelta("", mark_signature(delta.signature))) if delta.signature else []
+                return [*signed, *self._close_block(), *self._open_block("tool_use", block)]
             case ToolDelta():
                 if self._kind != "tool_use" or delta.ordinal != self._ordinal:
                     raise NotTranslatable("messages cannot interleave tool calls")

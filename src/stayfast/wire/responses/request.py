@@ -14,6 +14,8 @@ from stayfast.core import conversation as normal
 from stayfast.core.types import Api
 from stayfast.wire import dialect
 from stayfast.wire.dialect import Json
+from stayfast.wire.google_options import ExtraBody, GoogleMember, read_google_options
+from stayfast.wire.signatures import read_marked_signature
 
 
 class ResponsesPart(Struct, gc=False):
@@ -34,6 +36,7 @@ class Item(Struct, gc=False):
     name: str | None = None
     arguments: str | normal.RawObject | None = None
     output: str | list[ResponsesPart] | normal.RawObject | None = None
+    encrypted_content: str | None = None
 
 
 class ResponsesToolDef(Struct, gc=False):
@@ -92,6 +95,8 @@ class ResponsesRequest(dialect.GenerationRequest, gc=False, kw_only=True):
     moderation: normal.RawObject | None = None
     prompt_cache_options: normal.RawObject | None = None
     prompt_cache_retention: str | None = None
+    extra_body: ExtraBody | None = None
+    google: GoogleMember | None = None
 
 
 RESPONSES_DECODER = msgspec.json.Decoder(ResponsesRequest)
@@ -134,6 +139,7 @@ def parse_responses(request: ResponsesRequest) -> normal.Conversation:
         metadata=request.metadata,
         service_tier=request.service_tier,
         prompt_cache_key=request.prompt_cache_key,
+        google=read_google_options(request.extra_body, request.google),
         native=_untranslatable_fields(request),
     )
 
@@ -173,7 +179,8 @@ def _read_item(item: Item, path: str) -> normal.Message | None:
             result = normal.ToolResult(call_id, dialect.read_parts(item.output, f"{path}.output", _read_part))
             return normal.Message("user", (result,))
         case "reasoning":
-            return None
+            signed = item.encrypted_content if read_marked_signature(item.encrypted_content) is not None else None
+            return normal.Message("assistant", (normal.Thinking("", signed),)) if signed is not None else None
     raise dialect.untranslatable_field(f"{path}.type", dialect.ANOTHER_PROTOCOL,
                             "use message, function_call, function_call_output and reasoning items")
 

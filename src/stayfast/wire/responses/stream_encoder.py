@@ -15,6 +15,7 @@ from stayfast.wire.dialect import (
     ToolBegin,
     ToolDelta,
 )
+from stayfast.wire.signatures import mark_signature, read_marked_signature
 from stayfast.wire.usage import encode_responses_usage
 
 _INCOMPLETE: Final[dict[Reason, str]] = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -49,12 +50,15 @@ class ResponsesEncoder:
                 return self._encode_item_delta("message", item, delta.text)
             case ThinkingDelta():
                 item = {"type": "reasoning", "status": "in_progress", "summary": [], "content": []}
-                return self._encode_item_delta("reasoning", item, delta.text) if delta.text else []
+                events = self._encode_item_delta("reasoning", item, delta.text) if delta.text else []
+                return events if read_marked_signature(delta.signature) is None else [
+                    *events, *self._encode_signature(delta.signature)]
             case ToolBegin():
                 self._ordinal = delta.ordinal
                 item = {"type": "function_call", "status": "in_progress", "call_id": delta.id, "name": delta.name,
                         "arguments": ""}
-                return [*self._close_item(), *self._open_item(item)]
+                signed = self._encode_signature(mark_signature(delta.signature)) if delta.signature else []
+                return [*signed, *self._close_item(), *self._open_item(item)]
             case ToolDelta():
                 if self._item is None or self._item["type"] != "function_call" or delta.ordinal != self._ordinal:
                     raise NotTranslatable("responses cannot interleave tool calls")
@@ -93,6 +97,19 @@ class ResponsesEncoder:
             events = [*self._close_item(), *self._open_item(item)]
         self._pieces.append(text)
         return [*events, self._make_item_event(f"{_DELTAS[kind]}.delta", delta=text)]
+
+    def _encode_signature(self, signature: str) -> list[Json]:
+        """Add it to the open reasoning item and close that; without one, add an item without text."""
+        if self._item is not None and self._item["type"] == "reasoning":
+            self._item["encrypted_content"] = signature
+            return self._close_item()
+        events = [*self._close_item(), *self._encode_created(Begin("", ""))]
+        item = {"id": f"rs_{self._id}_{len(self._output)}", "type": "reasoning", "status": "completed", "summary": [],
+                "encrypted_content": signature}
+        events += [self._make_event(f"response.output_item.{what}", output_index=len(self._output), item=item)
+                   for what in ("added", "done")]
+        self._output.append(item)
+        return events
 
     def _open_item(self, item: Json) -> list[Json]:
         events = self._encode_created(Begin("", ""))
