@@ -171,7 +171,8 @@ def test_malformed_stop_retryable_failure(reason: str) -> None:
     for coder in (streamed, collected):
         failure = coder.summary.failure
         assert isinstance(failure, UpstreamFailed)
-        assert (failure.fault, failure.can_retry, failure.code) == (Fault.IN_BAND, True, reason)
+        assert (failure.fault, failure.can_retry, failure.status) == (Fault.IN_BAND, True, 502)
+        assert failure.message.endswith(f"stopped with {reason}")
 
 
 @pytest.mark.parametrize(("name", "status", "can_retry", "client_status"), [

@@ -50,8 +50,7 @@ def exception_failure(upstream: str, name: str, payload: bytes) -> UpstreamFaile
 
 def stop_failure(upstream: str, reason: str | None) -> UpstreamFailed:
     """The failure for an answer that stopped because the model wrote something invalid: another attempt may not."""
-    return UpstreamFailed(upstream, Fault.IN_BAND, f"upstream {upstream} stopped with {reason}", upstream_status=502,
-                          code=reason)
+    return UpstreamFailed(upstream, Fault.IN_BAND, f"upstream {upstream} stopped with {reason}", upstream_status=502)
 
 
 def _make_failure(upstream: str, fault: Fault, status: int, name: str, parsed: Json, *, client: Api,
