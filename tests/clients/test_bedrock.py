@@ -148,6 +148,16 @@ def test_messages_whole_text_and_usage(claude: anthropic.Anthropic, marker: str)
     assert (answer.stop_reason, answer.id.startswith("msg_"), answer.usage.input_tokens > 0) == ("end_turn", True, True)
 
 
+def test_messages_cache_control_is_written_then_read(claude: anthropic.Anthropic, marker: str) -> None:
+    """Anthropic's marks become cache points, and Converse's counts become Anthropic's."""
+    system: Any = [{"type": "text", "text": marker, "cache_control": {"type": "ephemeral"}}]
+    first, second = (claude.messages.create(model="claude", max_tokens=100, system=system, messages=_user("Hi")).usage
+                     for _ in range(2))
+    assert (first.cache_creation_input_tokens, first.cache_read_input_tokens) == (4, 0)
+    assert (second.cache_creation_input_tokens, second.cache_read_input_tokens) == (0, 4)
+    assert first.input_tokens == second.input_tokens > 0
+
+
 def test_responses_stream_tools(chat: openai.OpenAI, marker: str) -> None:
     with chat.responses.stream(model="claude", input=marker, tools=[RESPONSES_TOOL], store=False) as running:
         answer = running.get_final_response()

@@ -1,6 +1,7 @@
 """A chat request in a provider-neutral form, used to translate between two protocols and by the embedded engine.
 
 The client's own JSON values (schemas, metadata) are `msgspec.Raw`: their bytes are neither parsed nor changed.
+`cache_ttl`: the client marks the end of a prefix for the provider's prompt cache, with its lifetime, 5m or 1h.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ RawObject = dict[str, msgspec.Raw]
 @dataclass(frozen=True, slots=True)
 class Text:
     text: str
+    cache_ttl: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Image:
     data: str | None = None
     media_type: str | None = None
     detail: str | None = None
+    cache_ttl: str | None = None
 
     @property
     def as_url(self) -> str:
@@ -51,6 +54,7 @@ class ToolUse:
     id: str
     name: str
     arguments: str
+    cache_ttl: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class ToolResult:
     tool_use_id: str
     parts: tuple[Text | Image, ...]
     is_error: bool = False
+    cache_ttl: str | None = None
 
 
 Part = Text | Image | Thinking | ToolUse | ToolResult
@@ -84,6 +89,7 @@ class Tool:
     description: str | None = None
     parameters: RawObject | None = None
     strict: bool | None = None
+    cache_ttl: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +133,7 @@ class Conversation:
     api: Api
     messages: tuple[Message, ...]
     system: tuple[str, ...] = ()
+    system_cache_ttl: str | None = None  # of its end
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None

@@ -201,3 +201,22 @@ def test_encode_arguments_that_are_no_object_rejected(arguments: str) -> None:
 def test_encode_without_content_rejected() -> None:
     with pytest.raises(Rejected, match="at least one message"):
         sent(Api.CHAT, Api.CONVERSE, messages=[{"role": "user", "content": ""}])
+
+
+@pytest.mark.parametrize(("model", "in_tools", "long", "short"), [
+    ("us.anthropic.claude-sonnet-4-5", [{"type": "default"}], [{"type": "default", "ttl": "1h"}], [{"type": "default"}]),
+    ("amazon.nova-pro-v1:0", [], [{"type": "default"}], [{"type": "default"}]),
+    ("meta.llama3-3-70b-instruct-v1:0", [], [], [])])
+def test_encode_cache_control_becomes_cache_points(model: str, in_tools: Any, long: Any, short: Any) -> None:
+    """At the same places, for models that have a prompt cache."""
+    mark = {"cache_control": {"type": "ephemeral"}}
+    asked = request(
+        Api.MESSAGES, max_tokens=9, tools=[{"name": "f", "input_schema": {"type": "object"}, **mark}],
+        system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}],
+        messages=user({"type": "text", "text": "long", **mark}, {"type": "text", "text": "Hi"}))
+    said = json.loads(encode(asked, Api.CONVERSE, model, stream=False))
+    points = [[block["cachePoint"] for block in blocks if "cachePoint" in block]
+              for blocks in (said["toolConfig"]["tools"], said["system"], said["messages"][0]["content"])]
+    assert points == [in_tools, long, short]
+    assert said["messages"][0]["content"][-1] == {"text": "Hi"}
+    assert botocore_body(said, model) == said

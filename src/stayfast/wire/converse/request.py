@@ -24,6 +24,8 @@ _CHOICES: Final[dict[str, Json]] = {"auto": {"auto": {}}, "required": {"any": {}
 _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
 _TIERS: Final = frozenset(("default", "flex", "priority", "reserved"))
 _CLAUDE: Final = "anthropic."  # in the names of Anthropic's models, with or without a region before it
+_NOVA: Final = "amazon.nova"
+_LONG: Final = "1h"
 _STOP_SEQUENCE: Final = "/stop_sequence"
 _OBJECT: Final = msgspec.json.Decoder(normal.RawObject)
 _EMPTY: Final = ("", "{}")
@@ -65,8 +67,8 @@ def encode_body(request: normal.Conversation, model: str, *, stream: bool) -> Js
     System messages move to the front and adjacent messages of one role are joined, because models reject other orders. A
     JSON schema becomes `outputConfig`; `json_object` has no field and becomes an instruction. A temperature above 1 becomes
     1. `top_k` is sent to Anthropic's models only: its name differs by model. Drops hints: penalties, seed, verbosity, user,
-    metadata, prompt-cache key, an image's detail, `strict` of an output format, thinking without a signature. Raises
-    Rejected.
+    metadata, prompt-cache key, an image's detail, `strict` of an output format, thinking without a signature, and marks of a
+    prompt cache for models that are not known to have one. Raises Rejected.
     """
     output = request.output_format
     system = [*request.system, *(message.text for message in request.messages if message.role == "system"),
@@ -79,10 +81,11 @@ def encode_body(request: normal.Conversation, model: str, *, stream: bool) -> Js
         "stopSequences": list(request.stop) or None,
     })
     top_k = request.sampling.top_k if _CLAUDE in model else None
-    return {"messages": _encode_messages(request)} | drop_none({
-        "system": [{"text": text} for text in system if text] or None,
+    instructions: list[Json] = [{"text": text} for text in system if text]
+    return {"messages": _encode_messages(request, model)} | drop_none({
+        "system": [*instructions, *_cache_points(request.system_cache_ttl, model)] if instructions else None,
         "inferenceConfig": inference or None,
-        "toolConfig": _encode_tools(request),
+        "toolConfig": _encode_tools(request, model),
         "outputConfig": _encode_output(request) or None,
         "serviceTier": {"type": request.service_tier} if request.service_tier in _TIERS else None,
         _MORE: {"top_k": top_k} if top_k is not None else None,
@@ -90,10 +93,22 @@ def encode_body(request: normal.Conversation, model: str, *, stream: bool) -> Js
     })
 
 
-def _encode_messages(request: normal.Conversation) -> list[Json]:
+def _cache_points(ttl: str | None, model: str, *, is_tool: bool = False) -> list[Json]:
+    """The block that marks the end of a prefix. Only Claude caches tools, and knows the long lifetime."""
+    if ttl is None or not (_CLAUDE in model or (_NOVA in model and not is_tool)):
+        return []
+    return [{"cachePoint": {"type": "default", **({"ttl": ttl} if ttl == _LONG and _CLAUDE in model else {})}}]
+
+
+def _encode_messages(request: normal.Conversation, model: str) -> list[Json]:
     encoded = []
     for message in join_adjacent_messages(message for message in request.messages if message.role != "system"):
-        content = [block for part in message.parts if (block := _encode_part(part)) is not None]
+        content = []
+        for part in message.parts:
+            if (block := _encode_part(part)) is not None:
+                content.append(block)
+                if not isinstance(part, normal.Thinking):
+                    content += _cache_points(part.cache_ttl, model)
         if content:  # a message without content is rejected
             encoded.append({"role": message.role, "content": content})
     if not encoded:
@@ -145,7 +160,7 @@ def _decode_arguments(part: normal.ToolUse) -> normal.RawObject:
                        param="arguments") from None
 
 
-def _encode_tools(request: normal.Conversation) -> Json | None:
+def _encode_tools(request: normal.Conversation, model: str) -> Json | None:
     choice = request.tool_choice
     if not request.tools:
         return None
@@ -157,9 +172,12 @@ def _encode_tools(request: normal.Conversation) -> Json | None:
             raise untranslatable_field("tool_choice", TARGET, "it cannot forbid calls where earlier messages hold calls, "
                                                               "which need their tools")
         return None
-    tools = [{"toolSpec": drop_none({
-        "name": tool.name, "description": tool.description or None, "inputSchema": {"json": tool.parameters or _NO_SCHEMA},
-        "strict": tool.strict})} for tool in request.tools]
+    tools = []
+    for tool in request.tools:
+        tools += [{"toolSpec": drop_none({
+            "name": tool.name, "description": tool.description or None,
+            "inputSchema": {"json": tool.parameters or _NO_SCHEMA}, "strict": tool.strict})},
+            *_cache_points(tool.cache_ttl, model, is_tool=True)]
     if choice is None:
         return {"tools": tools}
     return {"tools": tools, "toolChoice": _CHOICES.get(choice.mode) or {"tool": {"name": choice.name}}}
