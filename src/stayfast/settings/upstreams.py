@@ -18,6 +18,7 @@ from stayfast.policy.admission.quota import QuotaConfig
 from stayfast.policy.fleet.config import REDIS_URL, REDIS_URL_FORM
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
+from stayfast.settings.credentials import AwsCredentials, Credentials
 from stayfast.stores.remote_store import SharedConfig
 from stayfast.upstreams.base import Upstream as UpstreamProtocol
 
@@ -62,6 +63,8 @@ class HttpUpstream:
         "Address, without /chat/completions or /messages; a host alone gets /v1. Empty: the provider's.",
         pattern=URL, form="like https://host/v1, without user, password, ? and #", is_secret=True)] = ""
     key: Annotated[Secret | None, SettingDoc("API key, as a reference: ${OPENAI_API_KEY}.")] = None
+    credentials: Annotated[Credentials | None, SettingDoc(
+        "Credentials that expire and are renewed, instead of `key` (docs/credentials.md).")] = None
     headers: Annotated[Mapping[str, Secret],
                        SettingDoc("Headers of every request to it.")] = field(default_factory=empty_mapping)
     models: Annotated[Mapping[str, str], MODELS] = field(default_factory=empty_mapping)
@@ -110,6 +113,12 @@ class HttpUpstream:
                 raise ValueError(f"apis must be among {names} for kind {self.kind}, not {api.value}")
         check_headers(self.headers)
         self._check_engine()
+        if self.credentials is not None:
+            self._check_credentials(self.credentials)
+        else:
+            self._check_key()
+
+    def _check_key(self) -> None:
         if self.key is None or not self.key.reveal():
             object.__setattr__(self, "key", None)
             if self.base_url == PROVIDERS[self.kind]:
@@ -122,6 +131,16 @@ class HttpUpstream:
         if not url:
             raise ValueError(f"base_url is missing: kind {self.kind} has no common address")
         return url
+
+    def _check_credentials(self, credentials: Credentials) -> None:
+        if self.key is not None and self.key.reveal():
+            raise ValueError("credentials must not be set with key: choose one of them")
+        if any(name.lower() == "authorization" for name in self.headers):
+            raise ValueError("headers.authorization must not be set with credentials, which send it")
+        if isinstance(credentials, AwsCredentials) is not (self.kind == "bedrock"):
+            raise ValueError("credentials must be of kind aws for kind bedrock" if self.kind == "bedrock" else
+                             "credentials of kind aws are for kind bedrock only")
+        object.__setattr__(self, "key", None)
 
     def _check_engine(self) -> None:
         if self.engine_metrics != "off" and (self.kind != "openai" or self.base_url == PROVIDERS[self.kind]):
