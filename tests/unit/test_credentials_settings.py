@@ -12,7 +12,7 @@ from stayfast.settings.credentials import AwsCredentials, EntraCredentials, Goog
 from stayfast.settings.effective import effective_settings
 
 MARKER = "marker-3c9e"
-BEDROCK = 'kind: bedrock, base_url: "http://h"'
+BEDROCK = "kind: bedrock, region: us-east-1"
 
 
 def credentials_of(text: str, upstream: str = 'kind: openai, base_url: "http://h/v1"') -> object:
@@ -82,10 +82,42 @@ def test_missing_package_is_named_with_its_command(kind: str, extra: str, monkey
         credentials_of(f"{{kind: {kind}}}", BEDROCK if kind == "aws" else "kind: openai")
 
 
+@pytest.mark.parametrize(("upstream", "expected"), [
+    ("provider: vertex, project: p, region: europe-west1", GoogleCredentials()),
+    ("provider: vertex-openai, project: p, region: europe-west1", GoogleCredentials()),
+    ("provider: azure, resource: r", EntraCredentials()), ("provider: bedrock, region: us-east-1", AwsCredentials()),
+    ("provider: azure, resource: r, key: k", None), ("provider: bedrock, region: us-east-1, key: k", None),
+    ('provider: vertex, base_url: "http://elsewhere/v1"', None)])
+def test_provider_without_key_uses_its_credentials(upstream: str, expected: object) -> None:
+    """At its own address only: a token is not sent to one that somebody wrote."""
+    settings = load_settings(SettingsText("test", f"upstreams: {{a: {{{upstream}}}}}\nroutes: {{m: [a]}}"), {})
+    found = settings.upstreams["a"]
+    assert isinstance(found, HttpUpstream)
+    assert found.credentials == expected
+
+
+def test_provider_uses_its_key_where_the_variable_is_set() -> None:
+    text = "upstreams: {a: {provider: azure, resource: r}, b: {provider: bedrock, region: us-east-1}}\nroutes: {m: [a, b]}"
+    settings = load_settings(SettingsText("test", text), {"AZURE_OPENAI_API_KEY": "k1", "AWS_BEARER_TOKEN_BEDROCK": "k2"})
+    found = [settings.upstreams[name] for name in "ab"]
+    assert [(one.key, one.credentials) for one in found if isinstance(one, HttpUpstream)] == [
+        (Secret("k1"), None), (Secret("k2"), None)]
+
+
+def test_region_of_a_signature_is_that_of_the_host() -> None:
+    text = ('upstreams: {a: {kind: bedrock, base_url: "https://bedrock-runtime.eu-west-1.amazonaws.com", '
+            "credentials: {kind: aws}}}\nroutes: {m: [a]}")
+    found = load_settings(SettingsText("test", text), {}).upstreams["a"]
+    assert isinstance(found, HttpUpstream)
+    assert found.aws_region == "eu-west-1"
+    with pytest.raises(SettingsError, match="region: is missing"):
+        load_settings(SettingsText("test", text.replace("eu-west-1.amazonaws", "example")), {})
+
+
 def test_secrets_of_credentials_are_shown_nowhere() -> None:
     text = ("{kind: aws, access_key_id: \"${MARKER}\", secret_access_key: \"${MARKER}\", session_token: \"${MARKER}\", "
             "role_arn: \"arn:aws:iam::1:role/r\", external_id: \"${MARKER}\"}")
-    settings = load_settings(SettingsText("test", 'upstreams: {a: {kind: bedrock, base_url: "http://h", credentials: ' + text
+    settings = load_settings(SettingsText("test", "upstreams: {a: {" + BEDROCK + ", credentials: " + text
                                           + "}, b: {kind: openai, credentials: {kind: entra, tenant_id: t, client_id: c, "
                                           'client_secret: "${MARKER}"}}}\nroutes: {m: [a, b]}'), {"MARKER": MARKER})
     shown = effective_settings(settings)
