@@ -11,7 +11,17 @@ import pytest
 
 from stayfast.lab.simulated.vendors.bedrock import SIGNATURE
 from tests.clients.asks import CHAT_TOOL, MESSAGES_TOOL, RESPONSES_TOOL, TOOL_NAME, Weather
-from tests.clients.bedrock_server import KEY, MODEL, MODELS, PROFILE, BedrockServer, running_bedrock
+from tests.clients.bedrock_server import (
+    ACCESS_KEY,
+    KEY,
+    MODEL,
+    MODELS,
+    PROFILE,
+    SECRET_KEY,
+    TOKEN,
+    BedrockServer,
+    running_bedrock,
+)
 from tests.clients.callers import CLIENT_TIMEOUT_S
 from tests.clients.gateway import Gateway, started
 from tests.unit.wire.converse_reference import botocore_body
@@ -22,10 +32,19 @@ SETTINGS = """
 server: {{host: 127.0.0.1}}
 upstreams:
   bed: {{provider: bedrock, base_url: "{origin}", region: eu-west-1, key: "{key}", probe: false}}
+  signed:
+    <<: &signed {{provider: bedrock, base_url: "{origin}", region: eu-west-1, probe: false}}
+    credentials: {{kind: aws, access_key_id: "{access}", secret_access_key: "{secret}", session_token: "{token}"}}
+  unsigned:
+    <<: *signed
+    credentials: {{kind: aws, access_key_id: "{access}", secret_access_key: another-secret-0123456789}}
   wrong: {{provider: bedrock, base_url: "{origin}", region: eu-west-1, key: "not-the-key-0123456789", probe: false}}
 routes:
 {routes}
   wrong-key: {{upstreams: [wrong], model: "{model}"}}
+  signed: {{upstreams: [signed], model: "{model}"}}
+  signed-profile: {{upstreams: [signed], model: "{profile}"}}
+  wrong-signature: {{upstreams: [unsigned], model: "{model}"}}
 defaults: {{retry: {{max_attempts: 1}}}}
 jobs: {{path: "{folder}/jobs"}}
 """
@@ -44,7 +63,8 @@ def gateway(bedrock: BedrockServer, tmp_path_factory: pytest.TempPathFactory) ->
     names = {MODEL: "claude", PROFILE: "profile"}
     routes = "\n".join(f'  "{names.get(model, model)}": {{upstreams: [bed], model: "{model}"}}' for model in MODELS)
     settings = folder / "stayfast.yaml"
-    settings.write_text(SETTINGS.format(origin=bedrock.origin, key=KEY, routes=routes, model=MODEL, folder=folder))
+    settings.write_text(SETTINGS.format(origin=bedrock.origin, key=KEY, routes=routes, model=MODEL, profile=PROFILE,
+                                        access=ACCESS_KEY, secret=SECRET_KEY, token=TOKEN, folder=folder))
     with started(settings, folder) as running:
         yield running
 
@@ -220,11 +240,24 @@ def test_client_that_leaves_closes_the_call(chat: openai.OpenAI, bedrock: Bedroc
     assert record.has_left.wait(20)
 
 
-def test_wrong_key_is_the_operators_error(chat: openai.OpenAI, marker: str) -> None:
+@pytest.mark.parametrize("route", ["wrong-key", "wrong-signature"])
+def test_refused_key_is_the_operators_error(chat: openai.OpenAI, marker: str, route: str) -> None:
     with pytest.raises(openai.InternalServerError) as failed:
-        chat.chat.completions.create(model="wrong-key", messages=_user(marker))
+        chat.chat.completions.create(model=route, messages=_user(marker))
     assert (failed.value.status_code, failed.value.code) == (502, "upstream_credentials")
     assert "not-the-key" not in failed.value.message
+
+
+@pytest.mark.parametrize("route", ["signed", "signed-profile"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_signed_requests_accepted_by_botocores_algorithm(chat: openai.OpenAI, bedrock: BedrockServer, marker: str,
+                                                         route: str, stream: bool) -> None:
+    answer: Any = chat.chat.completions.create(model=route, messages=_user(marker), stream=stream)
+    texts = [chunk.choices[0].delta.content or "" for chunk in answer] if stream else [answer.choices[0].message.content]
+    assert "".join(texts) == f"You wrote: {marker}"
+    (record,) = bedrock.requests_with(marker)
+    assert record.headers["authorization"].startswith(f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/")
+    assert record.headers["x-amz-security-token"] == TOKEN
 
 
 def test_image_by_url_refused_before_any_call(chat: openai.OpenAI, bedrock: BedrockServer, marker: str) -> None:

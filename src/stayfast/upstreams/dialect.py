@@ -89,8 +89,7 @@ class DialectUpstream:
         self._clock = clock
         self._headers = (*_key_headers(config), *config.headers)
         self._authenticator = config.authenticator
-        self._fixed_secrets = (config.key or "", *(value for _, value in config.headers))
-        self._constant_secrets = Secrets(self._fixed_secrets)
+        self._secrets = UpstreamSecrets((config.key or "", *(value for _, value in config.headers)), config.authenticator)
         self._templates: dict[tuple[Api, bool, str], RequestTemplate] = {}  # the model is empty where the path is fixed
         self._paths = {**{(api, streams): path for api, path in PATHS.items() for streams in (False, True)}, **MODEL_PATHS,
                        **{(api, streams): _choose_path(path, streams=streams)
@@ -169,7 +168,7 @@ class DialectUpstream:
         except BaseException:
             response.close()
             raise
-        return HttpStream(response, translated, self._secrets(), Holding(self._held), on_end)
+        return HttpStream(response, translated, self._secrets.now(), Holding(self._held), on_end)
 
     async def _encode_body(self, call: Call, spoken: Api, *, streams: bool, want_usage: bool) -> bytes:
         """The body in the endpoint's protocol. Raises Rejected if it cannot be translated."""
@@ -182,11 +181,6 @@ class DialectUpstream:
         if call.marker is not None:
             body = call.marker.write(body, spoken)
         return encode_continuation_body(body, request.api, spoken) if call.is_continuation else body
-
-    def _secrets(self) -> Secrets:
-        if self._authenticator is None:
-            return self._constant_secrets
-        return Secrets([*self._fixed_secrets, *self._authenticator.secrets()])
 
     def close(self) -> None:
         self._client.close()
@@ -255,7 +249,7 @@ class DialectUpstream:
                 self.name, Fault.MALFORMED, "the upstream did not send the requested stream" if status == 200
                 else f"upstream {self.name} sent the unexpected status {status}",
                 upstream_status=status)
-        return self._secrets().redact_failure(failed)
+        return self._secrets.now().redact_failure(failed)
 
     def _check_coding(self, response: Response) -> None:
         coding = response.headers.get("content-encoding", "").strip().lower()
@@ -267,6 +261,23 @@ class DialectUpstream:
 
     def __repr__(self) -> str:
         return f"<DialectUpstream {self.name} ({self.kind}) {self._client!r}>"
+
+
+class UpstreamSecrets:
+    """What errors of one upstream must not quote, made anew only when the authenticator's credential has changed."""
+
+    __slots__ = ("_authenticator", "_fixed", "_known", "_seen")
+
+    def __init__(self, fixed: Sequence[str], authenticator: Authenticator | None) -> None:
+        self._fixed = fixed
+        self._authenticator = authenticator
+        self._seen: Sequence[str] = ()
+        self._known = Secrets(fixed)
+
+    def now(self) -> Secrets:
+        if self._authenticator is not None and (seen := self._authenticator.secrets()) is not self._seen:
+            self._seen, self._known = seen, Secrets([*self._fixed, *seen])
+        return self._known
 
 
 class UpstreamMisconfigured(UpstreamFailed):

@@ -64,6 +64,7 @@ def test_failure_signature_message_stays_with_the_operator() -> None:
     _, _, body = encode_error(failed, Api.CHAT, "req")
     assert b"signature" not in body
     assert (failed.is_for_operator, failed.code) == (True, "upstream_credentials")
+    assert failed.detail == "InvalidSignatureException"
 
 
 @given(status=st.integers(400, 599), name=st.text(max_size=30), body=st.binary(max_size=40))

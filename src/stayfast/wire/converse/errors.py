@@ -60,7 +60,9 @@ def _make_failure(upstream: str, fault: Fault, status: int, name: str, parsed: J
     codes = ((known,) if known is not None else ()) + ((_NO_MODEL,) if status == 404 else ())
     details = ErrorDetails(message=message, code=known, codes=codes)
     body = encode_error_body(ErrorDetails(message=message, code=known), "anthropic" if client.is_anthropic else "openai")
-    return make_failure(upstream, fault, status, details, body, retry_after_s=retry_after_s)
+    failed = make_failure(upstream, fault, status, details, body, retry_after_s=retry_after_s)
+    failed.detail = known or ""  # tells a wrong signature from an expired token and a missing permission
+    return failed
 
 
 def _short_name(text: str) -> str:
