@@ -32,6 +32,10 @@ SETTINGS = """
 server: {{host: 127.0.0.1}}
 upstreams:
   bed: {{provider: bedrock, base_url: "{origin}", region: eu-west-1, key: "{key}", probe: false}}
+  cutting: {{provider: bedrock, base_url: "{origin}", region: eu-west-1, key: "{key}", probe: false,
+            models: {{rescued: sim.cut}}}}
+  mending: {{provider: bedrock, base_url: "{origin}", region: eu-west-1, key: "{key}", probe: false,
+            models: {{rescued: "{model}"}}, supports_continuation: true}}
   signed:
     <<: &signed {{provider: bedrock, base_url: "{origin}", region: eu-west-1, probe: false}}
     credentials: {{kind: aws, access_key_id: "{access}", secret_access_key: "{secret}", session_token: "{token}"}}
@@ -42,6 +46,10 @@ upstreams:
 routes:
 {routes}
   wrong-key: {{upstreams: [wrong], model: "{model}"}}
+  rescued: {{upstreams: [cutting, mending], pick: order, on_stall: rescue}}
+  laid: {{upstreams: [bed], model: "{model}", prefix: {{mode: auto}}}}
+  collected: {{upstreams: [bed], model: "{model}", on_overrun: {{template: Later., partial: true}}}}
+  cached: {{upstreams: [bed], model: "{model}", cache: {{mode: exact}}}}
   signed: {{upstreams: [signed], model: "{model}"}}
   signed-profile: {{upstreams: [signed], model: "{profile}"}}
   wrong-signature: {{upstreams: [unsigned], model: "{model}"}}
@@ -266,3 +274,36 @@ def test_image_by_url_refused_before_any_call(chat: openai.OpenAI, bedrock: Bedr
     with pytest.raises(openai.BadRequestError, match="send the image as base64"):
         chat.chat.completions.create(model="claude", messages=_user(parts))
     assert bedrock.requests_with(marker) == []
+
+
+def test_answer_that_breaks_off_is_continued(chat: openai.OpenAI, bedrock: BedrockServer, marker: str) -> None:
+    """The second upstream gets the text so far as the last message, in Converse."""
+    chunks = list(chat.chat.completions.create(model="rescued", messages=_user(marker), stream=True))
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    first, second = bedrock.requests_with(marker)
+    assert second.json["messages"] == [*first.json["messages"], {"role": "assistant", "content": [{"text": "You wrot"}]}]
+    assert text == "You wrotYou wrote: You wrot"
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+def test_prompt_layout_sends_a_valid_request_without_its_own_marks(chat: openai.OpenAI, bedrock: BedrockServer,
+                                                                   marker: str) -> None:
+    for _ in range(3):
+        chat.chat.completions.create(model="laid", tools=[CHAT_TOOL], tool_choice="none", messages=[
+            {"role": "system", "content": "Be brief. " * 1000}, {"role": "user", "content": marker}])
+    sent = [record.json for record in bedrock.requests_with(marker)]
+    assert all(botocore_body(request) == request for request in sent)
+    assert sent[0] == sent[1] == sent[2]
+
+
+def test_whole_answer_collected_from_a_stream(chat: openai.OpenAI, bedrock: BedrockServer, marker: str) -> None:
+    answer = chat.chat.completions.create(model="collected", messages=_user(marker))
+    assert answer.choices[0].message.content == f"You wrote: {marker}"
+    assert answer.usage is not None
+    assert bedrock.requests_with(marker)[0].target.endswith("/converse-stream")
+
+
+def test_exact_cache_answers_the_second_request(chat: openai.OpenAI, bedrock: BedrockServer, marker: str) -> None:
+    answers = [chat.chat.completions.create(model="cached", temperature=0, messages=_user(marker)) for _ in range(2)]
+    assert [answer.choices[0].message.content for answer in answers] == [f"You wrote: {marker}"] * 2
+    assert len(bedrock.requests_with(marker)) == 1

@@ -9,6 +9,7 @@ of bounds ends the stream: what follows cannot be split.
 Source: the event stream encoding of AWS's SDKs (Smithy), and botocore's parser.
 """
 
+from functools import lru_cache
 from struct import Struct
 from typing import Final
 from zlib import crc32
@@ -93,30 +94,32 @@ def parse_frame(frame: bytes) -> tuple[bytes, bytes]:
     size = len(frame)
     if size < MIN_FRAME_BYTES:
         raise MalformedFrame("a frame with a wrong prelude")
-    n_frame, n_headers, prelude_sum = _PRELUDE.unpack_from(frame)
-    if n_frame != size or n_headers + MIN_FRAME_BYTES > size or crc32(frame[:8]) != prelude_sum:
+    n_frame, n_headers, _ = _PRELUDE.unpack_from(frame)
+    if n_frame != size or n_headers + MIN_FRAME_BYTES > size:
         raise MalformedFrame("a frame with a wrong prelude")
     if crc32(frame[:-_SUM_BYTES]) != _SUM.unpack_from(frame, size - _SUM_BYTES)[0]:
         raise MalformedFrame("a frame with a wrong checksum")
-    name = _read_name(frame, _PRELUDE_BYTES, _PRELUDE_BYTES + n_headers)
-    return frame[_PRELUDE_BYTES + n_headers : -_SUM_BYTES], name
+    payload_at = _PRELUDE_BYTES + n_headers
+    headers = frame[_PRELUDE_BYTES:payload_at]
+    return frame[payload_at:-_SUM_BYTES], _read_known(headers) if n_headers <= MAX_KNOWN_BYTES else _read_name(headers)
 
 
-def _read_name(frame: bytes, at: int, end: int) -> bytes:
-    """The name of the event, from the headers between `at` and `end`. All other headers are skipped."""
+def _read_name(headers: bytes) -> bytes:
+    """The name of the event. All headers but those of the name are skipped."""
     kind, found = b"event", b""
+    at, end = 0, len(headers)
     while at < end:
         start = at + 1
-        at = start + frame[at]
-        name = frame[start:at]
+        at = start + headers[at]
+        name = headers[start:at]
         if at >= end:
             raise MalformedFrame("a frame with a broken header")
-        value_type = frame[at]
+        value_type = headers[at]
         at += 1
         if value_type in (_BYTES, _TEXT):
             if at + 2 > end:
                 raise MalformedFrame("a frame with a broken header")
-            n_value = _SIZE.unpack_from(frame, at)[0]
+            n_value = _SIZE.unpack_from(headers, at)[0]
             at += 2
         else:
             n_value = _FIXED_BYTES.get(value_type, -1)
@@ -128,10 +131,14 @@ def _read_name(frame: bytes, at: int, end: int) -> bytes:
             raise MalformedFrame("a frame with a broken header")
         if value_type == _TEXT:
             if name == _MESSAGE_TYPE:
-                kind = frame[start:at]
+                kind = headers[start:at]
             elif name in (_EVENT_TYPE, _EXCEPTION_TYPE, _ERROR_CODE):
-                found = frame[start:at]
+                found = headers[start:at]
     return found if kind == b"event" else EXCEPTION + found
+
+
+MAX_KNOWN_BYTES: Final = 512
+_read_known = lru_cache(64)(_read_name)  # all frames of one kind of event have the same headers
 
 
 def encode_frame(headers: dict[str, str], payload: bytes) -> bytes:
