@@ -90,7 +90,7 @@ def test_system_builds_from_default_settings() -> None:
     assert built.models() == []
 
 
-def test_prefix_rules_of_converse_says_that_nothing_is_marked() -> None:
+def test_prefix_rules_of_converse_mark_nothing() -> None:
     text = """
 upstreams: {bed: {provider: bedrock, region: us-east-1, key: bedrock-key-0123456789}}
 routes: {chat: {upstreams: [bed], model: us.anthropic.claude-sonnet-4-5, prefix: {mode: auto}}}
