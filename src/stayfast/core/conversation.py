@@ -1,6 +1,7 @@
 """A chat request in a provider-neutral form, used to translate between two protocols and by the embedded engine.
 
 The client's own JSON values (schemas, metadata) are `msgspec.Raw`: their bytes are neither parsed nor changed.
+`cache_ttl`: the client marks the end of a prefix for the provider's prompt cache, with its lifetime, 5m or 1h.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ RawObject = dict[str, msgspec.Raw]
 @dataclass(frozen=True, slots=True)
 class Text:
     text: str
+    cache_ttl: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Image:
     data: str | None = None
     media_type: str | None = None
     detail: str | None = None
+    cache_ttl: str | None = None
 
     @property
     def as_url(self) -> str:
@@ -35,10 +38,13 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """Reasoning of an earlier turn. Providers accept it back only with their `signature`."""
+    """Reasoning of an earlier turn. Providers accept it back only with their `signature`. `redacted`: encrypted reasoning
+    instead of a text, which only its provider can read.
+    """
 
     text: str
     signature: str | None = None
+    redacted: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,7 @@ class ToolUse:
     name: str
     arguments: str
     signature: str | None = None
+    cache_ttl: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,7 @@ class ToolResult:
     tool_use_id: str
     parts: tuple[Text | Image, ...]
     is_error: bool = False
+    cache_ttl: str | None = None
 
 
 Part = Text | Image | Thinking | ToolUse | ToolResult
@@ -84,6 +92,7 @@ class Tool:
     description: str | None = None
     parameters: RawObject | None = None
     strict: bool | None = None
+    cache_ttl: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +149,7 @@ class Conversation:
     api: Api
     messages: tuple[Message, ...]
     system: tuple[str, ...] = ()
+    system_cache_ttl: str | None = None  # of its end
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None

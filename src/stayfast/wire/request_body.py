@@ -25,6 +25,7 @@ from stayfast.core.errors import Rejected
 from stayfast.core.events import RequestParams
 from stayfast.core.types import Api, CacheControl, Request
 from stayfast.wire.chat import request as chat
+from stayfast.wire.converse import request as converse
 from stayfast.wire.dialect import MAX_NUMBER, has_value, missing_field, require, untranslatable_field
 from stayfast.wire.gemini import request as gemini
 from stayfast.wire.gemini.embeddings import encode_embeddings
@@ -306,11 +307,11 @@ def read_sampling_params(request: Request) -> RequestParams:
 
 _BODIES: Final[dict[Api, Callable[..., dict[str, Any]]]] = {
     Api.CHAT: chat.encode_body, Api.RESPONSES: responses.encode_body, Api.MESSAGES: messages.encode_body,
-    Api.GEMINI: gemini.encode_body}
+    Api.GEMINI: gemini.encode_body, Api.CONVERSE: converse.encode_body}
 _TRANSLATABLE: Final = frozenset({
     *((client, upstream) for client in (Api.CHAT, Api.RESPONSES, Api.MESSAGES) for upstream in _BODIES),
     *((api, api) for api in Api),
-    (Api.COMPLETIONS, Api.CHAT), (Api.COMPLETIONS, Api.GEMINI), (Api.EMBEDDINGS, Api.GEMINI),
+    *((Api.COMPLETIONS, upstream) for upstream in (Api.CHAT, Api.GEMINI, Api.CONVERSE)), (Api.EMBEDDINGS, Api.GEMINI),
 })
 _UNSET: Final = (b"", b"null", b"false", b"1")
 _NEVER_STREAMED: Final = {
@@ -355,7 +356,10 @@ def encode(request: Request, to: Api, model: str, *, stream: bool, want_usage: b
         raise untranslatable_field(parsed.native[0], to.value)
     if to is not Api.GEMINI and parsed.google is not None and parsed.google.cached_content is not None:
         raise untranslatable_field("extra_body.google.cached_content", to.value)
-    return _ENCODER.encode(_BODIES[to](parsed, model, stream=stream))
+    fields = _BODIES[to](parsed, model, stream=stream)
+    if to is Api.CONVERSE and converse.has_members(request.body):
+        fields = converse.add_members(fields, decode_typed(converse.MEMBERS_DECODER, request.body))
+    return _ENCODER.encode(fields)
 
 
 def parse_conversation(request: Request) -> Conversation:

@@ -17,6 +17,7 @@ from stayfast.core.types import AnswerSummary, Api, Chunk, Request
 from stayfast.wire import sse
 from stayfast.wire.chat.stream_decoder import ChatCollector, ChatDecoder, OddUsageDecoder
 from stayfast.wire.chat.stream_encoder import ChatEncoder, CompletionsEncoder
+from stayfast.wire.converse.stream_decoder import ConverseDecoder
 from stayfast.wire.dialect import (
     AnswerCollector,
     BodyDecoder,
@@ -27,6 +28,7 @@ from stayfast.wire.dialect import (
     StreamEncoder,
     parse_object,
 )
+from stayfast.wire.event_stream import FrameSplitter, MalformedFrame, parse_frame
 from stayfast.wire.gemini.embeddings import GeminiEmbeddingsDecoder
 from stayfast.wire.gemini.stream_decoder import GeminiDecoder
 from stayfast.wire.messages.stream_decoder import MessagesCollector, MessagesDecoder
@@ -41,6 +43,7 @@ MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024  # 2048 embeddings of 3072 floats, a
 
 _CHAT: Final = Api.CHAT
 DONE_TERMINATED_APIS: Final = (Api.CHAT, Api.COMPLETIONS)
+_ID_PREFIXES: Final = {Api.CHAT: "chatcmpl-", Api.COMPLETIONS: "cmpl-", Api.RESPONSES: "resp_", Api.MESSAGES: "msg_"}
 _LF: Final = 0x0A
 _CR: Final = 0x0D
 _DONE: Final = b"data: [DONE]\n\n"
@@ -79,10 +82,11 @@ class Transcoder(Protocol):
 class _StreamTranscoder(ABC):
     """A streamed answer, event by event. Subclasses decide what the client gets of each."""
 
-    def __init__(self, decoder: StreamDecoder) -> None:
+    def __init__(self, decoder: StreamDecoder, splitter: sse.EventSplitter | FrameSplitter) -> None:
         self.summary = decoder.summary
         self._decoder = decoder
-        self._splitter = sse.EventSplitter()
+        self._splitter = splitter
+        self._parse_block = parse_frame if isinstance(splitter, FrameSplitter) else sse.parse_block
 
     n_held_bytes = 0
 
@@ -93,12 +97,15 @@ class _StreamTranscoder(ABC):
     def feed(self, data: bytes) -> Chunk | None:
         out: list[bytes] = []
         n_content = 0
-        for block in self._split(data):
-            event, name = (block, b"") if self._splitter.are_bare_data else sse.parse_block(block)
-            if event is not None:
-                n_content += self._convert_event(event, name, out)
-            if self._decoder.has_ended:
-                break
+        try:
+            for block in self._split(data):
+                event, name = (block, b"") if self._splitter.are_bare_data else self._parse_block(block)
+                if event is not None:
+                    n_content += self._convert_event(event, name, out)
+                if self._decoder.has_ended:
+                    break
+        except MalformedFrame as malformed:
+            self._decoder.fail_malformed(str(malformed))
         return Chunk(b"".join(out), n_content) if out or n_content else None
 
     def _split(self, data: bytes) -> list[bytes]:
@@ -165,8 +172,9 @@ class PassthroughStream(_StreamTranscoder):
     """One dialect on both sides: events pass verbatim, comments included, and are only read."""
 
     def __init__(self, decoder: StreamDecoder, *, ends_with_done: bool, hide_usage: bool) -> None:
-        super().__init__(decoder)
-        self._held = self._splitter.pending
+        self._events = sse.EventSplitter()
+        super().__init__(decoder, self._events)
+        self._held = self._events.pending
         self._ends_with_done = ends_with_done
         self._hide_usage = hide_usage
 
@@ -192,11 +200,11 @@ class PassthroughStream(_StreamTranscoder):
         if not blocks:
             return None
         decoder = self._decoder
-        verbatim = self._splitter.original_bytes
+        verbatim = self._events.original_bytes
         see = decoder.read_event
         start = n_content = at = 0
         out = b""
-        are_data = self._splitter.are_bare_data
+        are_data = self._events.are_bare_data
         for at, block in enumerate(blocks, 1):
             data, name = (block, b"") if are_data else sse.parse_block(block)
             if data is None:
@@ -227,8 +235,9 @@ class PassthroughStream(_StreamTranscoder):
 class TranslatedStream(_StreamTranscoder):
     """A different dialect on each side: event -> deltas -> the client's events."""
 
-    def __init__(self, decoder: StreamDecoder, encoder: StreamEncoder, *, is_named: bool) -> None:
-        super().__init__(decoder)
+    def __init__(self, decoder: StreamDecoder, encoder: StreamEncoder, splitter: sse.EventSplitter | FrameSplitter, *,
+                 is_named: bool) -> None:
+        super().__init__(decoder, splitter)
         self._encoder = encoder
         self._is_named = is_named  # the client's events have names, and the stream does not end with [DONE]
         self._is_end_written = False
@@ -291,8 +300,9 @@ class AnswerRewriter:
 class CollectedStream(_StreamTranscoder):
     """A stream for a client that wants a body: content is counted as it arrives, the body follows at the end."""
 
-    def __init__(self, decoder: StreamDecoder, collector: AnswerCollector | AnswerRewriter) -> None:
-        super().__init__(decoder)
+    def __init__(self, decoder: StreamDecoder, collector: AnswerCollector | AnswerRewriter,
+                 splitter: sse.EventSplitter | FrameSplitter) -> None:
+        super().__init__(decoder, splitter)
         self._collector = collector
         self.n_held_bytes = 0
 
@@ -396,11 +406,12 @@ class TranslatedEmbeddings(WholeAnswer):
 
 
 def make_transcoder(source: Api, request: Request, *, source_streams: bool, upstream: str, hide_usage: bool = False,
-               created_at: int = 0, has_odd_usage: bool = False) -> Transcoder:
+               created_at: int = 0, answer_id: str = "", has_odd_usage: bool = False) -> Transcoder:
     """The transcoder from an upstream of dialect `source` to the client that sent `request`.
 
-    hide_usage: remove the usage chunk that `encode(want_usage=True)` asked for. created_at: seconds since the epoch, for a
-    client dialect with a date if the upstream sends none. has_odd_usage: its streams report usage in a choice or in x_groq.
+    hide_usage: remove the usage chunk that `encode(want_usage=True)` asked for. created_at, answer_id: seconds since the
+    epoch and an id, for a client dialect with a date or an id if the upstream sends none. has_odd_usage: its streams report
+    usage in a choice or in x_groq.
     Raises ValueError for a pair without a translation, and for a whole answer to a client that streams.
     """
     is_same = request.api is source
@@ -413,26 +424,36 @@ def make_transcoder(source: Api, request: Request, *, source_streams: bool, upst
         return TranslatedEmbeddings(GeminiEmbeddingsDecoder(upstream, request, summary))
     if not source.can_stream:
         return WholeAnswer(UntranslatedDecoder(upstream, source, summary))
-    decoder = make_decoder(source, request, upstream, summary, has_odd_usage=has_odd_usage)
+    decoder = make_decoder(source, request, upstream, summary, answer_id, has_odd_usage=has_odd_usage)
     ends_with_done = request.api in DONE_TERMINATED_APIS
     if request.stream and is_same:
         return PassthroughStream(decoder, ends_with_done=ends_with_done, hide_usage=hide_usage)
     if request.stream:
-        return TranslatedStream(decoder, make_encoder(request, created_at), is_named=not ends_with_done)
+        return TranslatedStream(decoder, make_encoder(request, created_at), make_splitter(source),
+                                is_named=not ends_with_done)
     if is_same:
-        return CollectedStream(decoder, make_collector(source)) if source_streams else WholeAnswer(decoder)
+        return (CollectedStream(decoder, make_collector(source), make_splitter(source)) if source_streams
+                else WholeAnswer(decoder))
     rewrite = AnswerRewriter(make_encoder(request, created_at), make_collector(request.api))
-    return CollectedStream(decoder, rewrite) if source_streams else TranslatedAnswer(decoder, rewrite)
+    return (CollectedStream(decoder, rewrite, make_splitter(source)) if source_streams
+            else TranslatedAnswer(decoder, rewrite))
 
 
-def make_decoder(api: Api, request: Request, upstream: str, summary: AnswerSummary, *, has_odd_usage: bool = False
-                 ) -> StreamDecoder:
+def make_splitter(api: Api) -> sse.EventSplitter | FrameSplitter:
+    """The splitter of streams in dialect `api`."""
+    return FrameSplitter() if api is Api.CONVERSE else sse.EventSplitter()
+
+
+def make_decoder(api: Api, request: Request, upstream: str, summary: AnswerSummary, answer_id: str = "", *,
+                 has_odd_usage: bool = False) -> StreamDecoder:
     """The decoder of answers in dialect `api`. has_odd_usage: see `make_transcoder`."""
     if api in DONE_TERMINATED_APIS:
         kind = OddUsageDecoder if has_odd_usage else ChatDecoder
         return kind(upstream, request.n_choices, summary, is_chat=api is _CHAT)
     if api is Api.GEMINI:
         return GeminiDecoder(upstream, summary)
+    if api is Api.CONVERSE:
+        return ConverseDecoder(upstream, summary, _ID_PREFIXES[request.api] + answer_id if answer_id else "")
     return MessagesDecoder(upstream, summary) if api is Api.MESSAGES else ResponsesDecoder(upstream, summary)
 
 

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from stayfast.compose.caching import prefix_rules
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.types import CLIENT_APIS, Api
 from stayfast.lab.simulated.settings import KINDS
@@ -87,3 +88,22 @@ def test_system_builds_from_default_settings() -> None:
     built = build(settings, Observers(settings, loop), {}, loop, Random(1))
     loop.close()
     assert built.models() == []
+
+
+def test_prefix_rules_of_converse_mark_nothing() -> None:
+    text = """
+upstreams: {bed: {provider: bedrock, region: us-east-1, key: bedrock-key-0123456789}}
+routes: {chat: {upstreams: [bed], model: us.anthropic.claude-sonnet-4-5, prefix: {mode: auto}}}
+"""
+    (line,) = prefix_rules(load_settings(SettingsText("test", text), {}, kinds=KINDS))
+    assert line.startswith("route chat: prompts of us.anthropic.claude-sonnet-4-5 at bed are not marked")
+
+
+def test_system_bedrock_serves_conversations_and_estimates_tokens() -> None:
+    text = ("upstreams: {bed: {provider: bedrock, region: us-east-1, key: k-0123456789}}\n"
+            "routes: {m: {upstreams: [bed], model: n}}")
+    settings = load_settings(SettingsText("test", text), {}, kinds=KINDS)
+    loop = SimLoop()
+    built = build(settings, Observers(settings, loop), {}, loop, Random(1))
+    loop.close()
+    assert {api for api in CLIENT_APIS if built.registry["bed"].upstream.can_serve(api)} == CLIENT_APIS - {Api.EMBEDDINGS}

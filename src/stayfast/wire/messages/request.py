@@ -1,10 +1,11 @@
 """The known fields of messages and count_tokens requests, and their translation to the normal form and back.
 
-Unknown fields and block types are not checked. Translation drops hints: `cache_control`, `citations`, `speed`,
-`inference_geo`, redacted thinking of earlier turns, and unknown fields.
+Unknown fields and block types are not checked. Translation drops hints: `cache_control` of the whole request and of a block
+before the last of `system`, `citations`, `speed`, `inference_geo`, and unknown fields.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Final
 
 import msgspec
@@ -49,6 +50,7 @@ class ContentBlock(Struct, gc=False):
     is_error: bool | None = None
     thinking: str | None = None
     signature: str | None = None
+    data: str | None = None
     cache_control: normal.RawObject | None = None
 
 
@@ -152,6 +154,7 @@ def parse_messages(request: MessagesRequest) -> normal.Conversation:
         messages=tuple(normal.Message(_ROLES[type(message)], _read_parts(message.content, f"messages[{at}].content"))
                        for at, message in enumerate(request.messages)),
         system=() if not request.system else (dialect.join_instructions(_read_parts(request.system, "system"), "system"),),
+        system_cache_ttl=_cache_ttl(request.system[-1]) if isinstance(request.system, list) and request.system else None,
         tools=tuple(_read_tool(tool, f"tools[{at}]") for at, tool in enumerate(request.tools or ())),
         tool_choice=_tool_choice(choice),
         parallel_tool_calls=False if choice is not None and choice.disable_parallel_tool_use else None,
@@ -171,7 +174,21 @@ def _read_parts(content: str | list[ContentBlock], path: str) -> tuple[normal.Pa
     return tuple(part for part in read_parts(content, path, _read_block) if part is not None)
 
 
+def _cache_ttl(marked: ContentBlock | MessagesToolDef) -> str | None:
+    control = marked.cache_control
+    if control is None:
+        return None
+    return "1h" if bytes(control.get("ttl", b"")) == b'"1h"' else "5m"
+
+
 def _read_block(block: ContentBlock, path: str) -> normal.Part | None:
+    part, cache_ttl = _read_unmarked(block, path), _cache_ttl(block)
+    if cache_ttl is None or part is None or isinstance(part, normal.Thinking):  # reasoning cannot be marked
+        return part
+    return replace(part, cache_ttl=cache_ttl)
+
+
+def _read_unmarked(block: ContentBlock, path: str) -> normal.Part | None:
     match block.type:
         case "text":
             return normal.Text(require(block.text, f"{path}.text"))
@@ -186,7 +203,7 @@ def _read_block(block: ContentBlock, path: str) -> normal.Part | None:
         case "thinking":
             return normal.Thinking(block.thinking or "", block.signature)
         case "redacted_thinking":
-            return None
+            return normal.Thinking("", redacted=block.data) if block.data else None
     raise untranslatable_field(f"{path}.type", ANOTHER_PROTOCOL, "use text, image, tool_use, tool_result and thinking "
                                                                  "blocks")
 
@@ -218,7 +235,7 @@ def _read_tool(tool: MessagesToolDef, path: str) -> normal.Tool:
     if tool.type not in (None, "custom"):
         raise untranslatable_field(f"{path}.type", ANOTHER_PROTOCOL, "use custom tools")
     return normal.Tool(require(tool.name, f"{path}.name"), tool.description,
-                       require(tool.input_schema, f"{path}.input_schema"), tool.strict)
+                       require(tool.input_schema, f"{path}.input_schema"), tool.strict, _cache_ttl(tool))
 
 
 def _tool_choice(choice: MessagesToolChoice | None) -> normal.ToolChoice | None:
@@ -304,6 +321,8 @@ def _encode_part(part: normal.Part) -> Json | None:
         case normal.Image():
             return {"type": "image", "source": {"type": "url", "url": part.url}}
         case normal.Thinking():
+            if part.redacted is not None:
+                return {"type": "redacted_thinking", "data": part.redacted}
             return ({"type": "thinking", "thinking": part.text, "signature": part.signature}
                     if part.signature and read_marked_signature(part.signature) is None else None)
         case normal.ToolUse():
