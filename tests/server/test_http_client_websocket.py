@@ -154,7 +154,8 @@ def test_open_refused_returns_head_and_body() -> None:
             dialing = asyncio.get_running_loop().create_task(dial(raw.port))
             talk = await raw.accept()
             await talk.request()
-            talk.say(b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 401 No\r\ntransfer-encoding: chunked\r\n\r\n3\r\nbad\r\n0\r\n\r\n")
+            talk.say(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+            talk.say(b"HTTP/1.1 401 No\r\ntransfer-encoding: chunked\r\n\r\n3\r\nbad\r\n0\r\n\r\n")
             refusal = await dialing
             assert isinstance(refusal, SocketHead)
             assert (refusal.status, refusal.body) == (401, b"bad")

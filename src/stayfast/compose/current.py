@@ -8,15 +8,17 @@ from dataclasses import dataclass
 
 from stayfast.compose.caching import Stores, prefix_counts, prefix_gauges, semantic_gauges, store_rows
 from stayfast.compose.fleet import quota_counters, quota_gauges
+from stayfast.compose.passthrough import passed_rows
 from stayfast.compose.routes import prediction_error_rows, route_cache_rows
 from stayfast.compose.telemetry import ejection_rows, limit_rows, queue_rows, selection_rows, thread_rows
 from stayfast.core.clock import Clock
 from stayfast.core.types import Request
 from stayfast.observe.metrics.counters import Labels, Samples
-from stayfast.observe.metrics.definitions import RETRY_BUDGET
+from stayfast.observe.metrics.definitions import PASSED_IN_FLIGHT, RETRY_BUDGET
 from stayfast.observe.tracing.config import Peer
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
+from stayfast.pipeline.passthrough.service import PassThrough
 from stayfast.pipeline.plan import Route
 from stayfast.pipeline.stages.admit.admission import Admission, Admit
 from stayfast.pipeline.stages.relay import Reply
@@ -42,6 +44,7 @@ class Running:
     peers: Mapping[str, Peer]  # network addresses of upstreams, by name
     leases: QuotaLeases | None = None  # None: no other gateway shares the quotas
     effective: SettingsReport | None = None  # None: in a laboratory
+    passthrough: PassThrough | None = None  # None: it is off
 
 
 class CurrentSystem:
@@ -123,6 +126,7 @@ class CurrentSystem:
                 **route_cache_rows(routes),
                 **store_rows(running.stores), **prefix_gauges(routes, now), **semantic_gauges(routes),
                 **thread_rows(running.turns), **self.read_job_gauges(), **quota_gauges(running.leases),
+                PASSED_IN_FLIGHT.name: passed_rows(running.passthrough),
                 RETRY_BUDGET.name: [((route.name,), route.hedging.budget.extra_share(now)) for route in routes.values()]}
 
     def counters(self) -> Samples:

@@ -112,7 +112,7 @@ def _define(record: RecordField, definitions: _Definitions, kind: str | None = N
         definitions.by_name[name] = {}
         definitions.by_name[name] = _record(record, definitions, kind)
     reference = {"$ref": f"#/$defs/{name}"}
-    shorthand = getattr(record.cls, "SHORTHAND", None)
+    shorthand = getattr(record.cls, "SHORTHAND", None) or getattr(record.cls, "SCALAR_SHORTHAND", None)
     if shorthand is None:
         return reference
     short = next(setting for setting in record_settings(record) if setting.name == shorthand)

@@ -104,11 +104,6 @@ class UpstreamSocket:
             self._writer.write(encode_masked(message))
             await self._drain()
 
-    async def ping(self) -> None:
-        if self._frames.state is ConnectionState.OPEN:
-            self._writer.write(self._frames.send(Ping()))
-            await self._drain()
-
     def close(self, code: int, reason: str) -> None:
         """Send a close frame, and close after all written data. Does not wait; may be called again."""
         if self._frames.state is ConnectionState.OPEN:
