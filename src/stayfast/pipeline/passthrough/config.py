@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from re import fullmatch
 from types import MappingProxyType
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from stayfast.core.setting import SettingDoc, check_bounds
 
@@ -15,7 +15,7 @@ _PREFIX = r"/v1(/[a-z0-9_-]+)+"
 class PassThroughConfig:
     """Which requests are passed on, and their limits. Off without `upstream` and `paths`."""
 
-    SCALAR_SHORTHAND: ClassVar[str] = "upstream"
+    SCALAR_SHORTHAND = "upstream"  # of a text in place of this section
 
     upstream: Annotated[str | None, SettingDoc(
         "Upstream of everything under /v1 that the gateway does not serve and `paths` does not name. null: 404.")] = None
