@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from stayfast.core.errors import UpstreamFailed
 from stayfast.http.client.client import HttpConfig
 from stayfast.http.client.websocket import SocketClosed, SocketDialer, SocketHead, UpstreamSocket, encode_masked
 from tests.unit.http.client.peers import listening, on_sockets
+from tests.unit.http.client.tls_peers import Trust
 
 pytestmark = pytest.mark.sockets
 
@@ -179,5 +181,28 @@ def test_open_wrong_answer_fails_and_closes(answer: bytes) -> None:
                 talk.hang_up()
             with pytest.raises(UpstreamFailed):
                 await dialing
+
+    on_sockets(main)
+
+
+def test_open_over_tls_checks_certificate_and_exchanges(tmp_path: Path) -> None:
+    async def echo(socket: ServerConnection) -> None:
+        async for message in socket:
+            await socket.send(message)
+
+    async def main() -> None:
+        trust = Trust(tmp_path)
+        async with serve(echo, "127.0.0.1", 0, ssl=trust.server("h2", "http/1.1")) as server:
+            origin = f"https://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}/v1"
+            trusting = SocketDialer("up", HttpConfig(origin, ca_file=trust.ca_file), SystemClock())
+            socket = await trusting.open("/v1/realtime", [], (), connect_by=time.monotonic() + 5, max_message_bytes=1000)
+            assert isinstance(socket, UpstreamSocket)
+            await socket.send("x")
+            assert await socket.receive() == "x"
+            socket.close(1000, "")
+            with pytest.raises(UpstreamFailed, match="untrusted certificate"):
+                await SocketDialer("up", HttpConfig(origin), SystemClock()).open(
+                    "/v1/realtime", [], (), connect_by=time.monotonic() + 5, max_message_bytes=1000)
+            await asyncio.sleep(0.05)
 
     on_sockets(main)
