@@ -59,6 +59,9 @@ class PassedRequest(msgspec.Struct, frozen=True, gc=False):
     wall_at: float
     body: CountedSource | None = None
 
+    def __repr__(self) -> str:  # without the client's key
+        return f"<PassedRequest {self.method} {self.label}>"
+
 
 class PassedCall:
     """Owns what a passed request holds; `end` gives it back and emits the fact. One task's."""
