@@ -87,8 +87,7 @@ def test_upload_of_known_length_uses_little_memory(gateway: Gateway) -> None:
             yield block
 
     connection = connect(gateway, 60)
-    connection.request("POST", "/v1/uploads", blocks(), {**OWN, "content-length": str(192 * MIB), "x-request-id": "up-1",
-                                                          "x-request-timeout": "60"})
+    connection.request("POST", "/v1/uploads", blocks(), {**OWN, "content-length": str(192 * MIB), "x-request-id": "up-1"})
     seen = json.loads(connection.getresponse().read())
     connection.close()
     assert (seen["n_bytes"], seen["digest"]) == (192 * MIB, digest.hexdigest())
