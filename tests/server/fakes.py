@@ -113,6 +113,7 @@ class FakeBackend:
     forgotten: list[PurgeFilter] = field(default_factory=list)
     jobs: JobService | None = None
     resumable: frozenset[str] = frozenset()
+    passthrough: None = None
     snapshots: SnapshotService | None = None
 
     @property

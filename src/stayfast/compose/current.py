@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 from stayfast.compose.caching import Stores, prefix_counts, prefix_gauges, semantic_gauges, store_rows
 from stayfast.compose.credentials import Sources, credential_gauges
 from stayfast.compose.fleet import quota_counters, quota_gauges
+from stayfast.compose.passthrough import passed_rows
 from stayfast.compose.routes import prediction_error_rows, route_cache_rows
 from stayfast.compose.telemetry import ejection_rows, limit_rows, queue_rows, selection_rows, thread_rows
 from stayfast.core.clock import Clock
 from stayfast.core.types import Request
 from stayfast.observe.metrics.counters import Labels, Samples
-from stayfast.observe.metrics.definitions import RETRY_BUDGET
+from stayfast.observe.metrics.definitions import PASSED_IN_FLIGHT, RETRY_BUDGET
 from stayfast.observe.tracing.config import Peer
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.gateway import Gateway
+from stayfast.pipeline.passthrough.service import PassThrough
 from stayfast.pipeline.plan import Route
 from stayfast.pipeline.stages.admit.admission import Admission, Admit
 from stayfast.pipeline.stages.relay import Reply
@@ -44,6 +46,7 @@ class Running:
     leases: QuotaLeases | None = None  # None: no other gateway shares the quotas
     effective: SettingsReport | None = None  # None: in a laboratory
     credentials: Sources = field(default_factory=dict)
+    passthrough: PassThrough | None = None  # None: it is off
 
 
 class CurrentSystem:
@@ -129,6 +132,7 @@ class CurrentSystem:
                 **store_rows(running.stores), **prefix_gauges(routes, now), **semantic_gauges(routes),
                 **thread_rows(running.turns), **self.read_job_gauges(), **quota_gauges(running.leases),
                 **credential_gauges(running.credentials),
+                PASSED_IN_FLIGHT.name: passed_rows(running.passthrough),
                 RETRY_BUDGET.name: [((route.name,), route.hedging.budget.extra_share(now)) for route in routes.values()]}
 
     def counters(self) -> Samples:

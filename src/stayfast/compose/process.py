@@ -173,6 +173,8 @@ class Process:
             self._observers.log.configure(log_config(settings))
             self._begin(new)
             old.registry.close(new.registry)
+            if old.passthrough is not None:
+                old.passthrough.close(new.passthrough)
             if old.embedding is not None and old.embedding is not new.embedding:
                 old.embedding.close()
             for log in logged - label_logs(new.gateway.router.routes):

@@ -39,6 +39,7 @@ from stayfast.compose.fleet import (
     tenant_quotas,
 )
 from stayfast.compose.fleet_host import Fleet
+from stayfast.compose.passthrough import http_config, make_pass_through
 from stayfast.compose.probes import make_probes
 from stayfast.compose.routes import bind_routes, make_routes, models_requested, queue_outlook, tier_of
 from stayfast.compose.snapshot_source import SnapshotSource
@@ -59,12 +60,14 @@ from stayfast.observe.metrics.counters import CONTENT_TYPE
 from stayfast.observe.metrics.definitions import WEBSOCKET_MESSAGES, WEBSOCKETS
 from stayfast.observe.metrics.gen_ai import GenAiMetrics
 from stayfast.observe.metrics.job_metrics import JobMetrics
+from stayfast.observe.metrics.passthrough_metrics import PassThroughMetrics
 from stayfast.observe.recent_requests import RecentRequests
 from stayfast.observe.snapshot.reported import ReportedFindings
 from stayfast.observe.snapshot.traffic import TrafficSink
 from stayfast.pipeline.admission.controller import QueueOutlook
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
 from stayfast.pipeline.gateway import Gateway
+from stayfast.pipeline.passthrough.service import PassThrough
 from stayfast.pipeline.plan import RoutePolicy
 from stayfast.pipeline.prompt_cache.cache_refresh import PrefixRefresher
 from stayfast.pipeline.stages.admit.admission import Admission, Admit, AdmitAll
@@ -124,6 +127,7 @@ class Observers:
         listeners: list[FactConsumer | None] = [self.log, recent, traffic,
                                             self.metrics if has_metrics else None, gen_ai,
                                             JobMetrics(self.metrics.totals) if has_metrics else None,
+                                            PassThroughMetrics(self.metrics.totals) if has_metrics else None,
                                             self.tracing, ThroughputMonitor(clock, current.flows), self.probes, reported]
         self.batch = FactBatch(*[listener for listener in listeners if listener is not None])
         self.sink: Sink = sink or self.batch
@@ -185,6 +189,7 @@ class System:
     embedding: Embedders | None = None  # None: no semantic cache, or its packages are missing
     leases: QuotaLeases | None = None  # None: no other gateway shares the quotas
     refresher: PrefixRefresher | None = None  # None: no route has a budget for refreshing prompt caches
+    passthrough: PassThrough | None = None  # None: it is off
     jobs: JobService | None = None  # None: this process has none
     effective: SettingsReport | None = None  # None: in a laboratory
     snapshots: Snapshots | None = None  # None: in a laboratory
@@ -252,12 +257,15 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     gateway = assemble(named, RoutePolicy(settings.defaults.timeouts), clock=clock, rng=rng, sink=sink, admit=admit,
                        tier_of=tier_of(settings), idempotency=settings.idempotency, owners=observers.owners,
                        old=old.gateway if old is not None else None)
+    passing = make_pass_through(settings, registry, admit if isinstance(admit, Admission) else None,
+                                old.passthrough if old is not None else None, clock=clock, rng=rng, sink=sink)
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
     effective = SettingsReport(settings, old.effective if old is not None else None, clock.wall())
     observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()),
-                                   peer_addresses(settings), observers.leases, effective, credentials))
+                                   peer_addresses(settings), observers.leases, effective, credentials, passing))
     return System(settings, gateway, registry, prober, observers.aggregate, open_stores, turns, credentials,
                   embedding=embeds, leases=observers.leases, refresher=make_refresher(named, registry, clock, sink),
+                  passthrough=passing,
                   jobs=jobs, effective=effective, snapshots=observers.snapshots)
 
 
@@ -332,9 +340,7 @@ def _upstream(name: str, upstream_settings: UpstreamSettings, observers: Observe
 
 def _http(name: str, upstream_settings: HttpUpstream, sink: Sink, clock: Clock, held: HeldBytes, *,
           authenticator: Authenticator | None) -> Upstream:
-    http = HttpConfig(upstream_settings.base_url, max_connections=upstream_settings.max_connections or 0,
-                      http=upstream_settings.http, keepalive_s=upstream_settings.keepalive_s,
-                      ca_file=upstream_settings.ca_file, verify=upstream_settings.verify)
+    http = http_config(upstream_settings)
     key = upstream_settings.key
     dialect = DialectConfig(
         upstream_settings.kind, upstream_settings.native_apis, key.reveal() if key is not None else None,

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from stayfast.core.credentials import CredentialRenewalFailed, CredentialRenewed
+from stayfast.core.passthrough import PassedThrough
 from stayfast.core.samples import PromptSampled, QuotaReported
 from stayfast.core.steps import StepDone
 from stayfast.core.types import Api, Outcome, Stage, Usage
@@ -469,7 +470,7 @@ Fact = (StageDone | TokenGaps | AttemptDone | RequestDone | RequestRefused | Con
         | StoreChanged | PrefixFinding | SemanticLookup | SemanticJudged | JudgeUnclear | Renewed | Retried | Ejected
         | TurnFailed | KeysFailed | ConnectionsClosed | DescriptorsExhausted | JobEnded | BatchEnded | JobReturned
         | JobLeaseLost | JobsSwept | JobStoreCalled | PromptSampled | QuotaReported
-        | CredentialRenewed | CredentialRenewalFailed)
+        | CredentialRenewed | CredentialRenewalFailed | PassedThrough)
 
 
 def describe_budget(spent: float, budget: float) -> str:

@@ -38,6 +38,7 @@ from stayfast.core.events import (
     StoreChanged,
     TurnFailed,
 )
+from stayfast.core.passthrough import PassedThrough
 from stayfast.observe.log_text import TextLines
 from stayfast.observe.traffic_rows import format_mark
 
@@ -198,6 +199,28 @@ class _RequestLine(msgspec.Struct, omit_defaults=True):
     mark: str | None = None  # equal for equal bodies of one process
 
 
+class _PassedLine(msgspec.Struct, omit_defaults=True):
+    """The line of one request that was passed to an upstream. Times in milliseconds."""
+
+    ts: float
+    event: str
+    request_id: str
+    status: int
+    ms: float
+    api: str
+    method: str
+    path: str
+    upstream: str
+    bytes_up: int
+    bytes_down: int
+    head_ms: float | None = None
+    error: str | None = None
+    tenant: str | None = None
+    trace_id: str | None = None
+    upstream_request_id: str | None = None
+    close_code: int | None = None
+
+
 class LogSink:
     """Converts facts into lines. For one event loop."""
 
@@ -229,7 +252,10 @@ class LogSink:
 
     def emit(self, fact: Fact) -> None:
         """Write the line of a fact other than RequestDone."""
-        if isinstance(fact, RequestRefused):
+        if isinstance(fact, PassedThrough):
+            if self._config.requests and _severity(fact.status) >= self._least:
+                self._line(_passed_line(fact))
+        elif isinstance(fact, RequestRefused):
             if self._config.requests and _severity(fact.status) >= self._least:
                 self._line(_RequestLine(ts=round(fact.wall_at, 3), event="request", request_id=fact.request_id,
                                         status=fact.status, ms=round(fact.seconds * 1e3, 3), error=fact.code,
@@ -337,6 +363,15 @@ def _request_line(fact: RequestDone) -> _RequestLine:
         stages_ms={done.stage._value_: _ms(done.ended_at - done.began_at) for done in fact.stages},
         deadline_ms=_ms_or_none(fact.total_s), allowed_ms=_allowed_ms(fact), cost_usd_by=_cost_by_role(fact),
         price=fact.price, tries=_tries(fact), mark=format_mark(fact.body_mark) or None)
+
+
+def _passed_line(fact: PassedThrough) -> _PassedLine:
+    return _PassedLine(
+        ts=int(fact.wall_at * 1e3) / 1e3, event="request", request_id=fact.request_id, status=fact.status,
+        ms=_ms(fact.seconds), api="passthrough", method=fact.method, path=fact.path, upstream=fact.upstream,
+        head_ms=_ms_or_none(fact.head_s),
+        bytes_up=fact.n_bytes_up, bytes_down=fact.n_bytes_down, error=fact.error, tenant=fact.tenant, trace_id=fact.trace_id,
+        upstream_request_id=fact.upstream_request_id, close_code=fact.close_code)
 
 
 def _allowed_ms(fact: RequestDone) -> dict[str, float] | None:

@@ -51,6 +51,8 @@ from stayfast.server.jobs.app import JobsApp, send_reply
 from stayfast.server.jobs.endpoint import EndpointReply
 from stayfast.server.jobs.llm_doors import LlmDoors
 from stayfast.server.jobs.resumable import LiveStreams
+from stayfast.server.passthrough.answer import answer_passed
+from stayfast.server.passthrough.heads import accept_passed, may_pass, prepare_socket
 from stayfast.server.paths import (
     METRICS,
     OPEN_PATHS,
@@ -124,8 +126,12 @@ class GatewayApp:
         request.api = api = LLM_ENDPOINTS.get(path)
         if api is not None:
             request.raw_headers = ()
+        elif self.active.passthrough is not None:
+            prepare_socket(self.sockets, request)
         try:
             self._authenticate(request)
+            if api is None and may_pass(self.active.passthrough, request):
+                return accept_passed(self.sockets, request, is_refusing=is_refusing)
             methods = ("POST",) if api is not None else allowed_methods(path)
             if request.method not in methods:
                 return wrong_method_error(request.method, path, methods)
@@ -135,6 +141,10 @@ class GatewayApp:
                     parse_hops(fields)
         except (Rejected, Shed) as error:
             return error
+        return self._check_drain(request, is_refusing=is_refusing)
+
+    def _check_drain(self, request: LlmHttpRequest, *, is_refusing: bool) -> StayfastError | None:
+        api, path = request.api, request.path
         is_job = api is None and find_template(path) is not None
         if is_refusing and (api is not None or (is_job and request.method == "POST")):
             return shutting_down_error()
@@ -152,6 +162,8 @@ class GatewayApp:
         return check_offer(self.sockets, request, is_refusing=is_refusing)
 
     def handle(self, connection: ServerConnection[LlmHttpRequest], request: LlmHttpRequest) -> Coroutine[Any, Any, None]:
+        if request.passed is not None:
+            return answer_passed(self, connection, request)
         if request.method == "GET" and request.body_parts is not None:
             return answer_socket(self.sockets, connection, request, self.request_id(request))
         return (answer_llm if request.api is not None else answer_other)(self, connection, request)

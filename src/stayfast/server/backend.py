@@ -12,6 +12,7 @@ from stayfast.core.types import Request
 from stayfast.jobs.service import JobService
 from stayfast.observe.request_filter import RequestFilter
 from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.passthrough.service import PassThrough
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.auth import KeyTable
 from stayfast.server.config import ServerConfig, is_loopback
@@ -94,6 +95,10 @@ class Backend(Protocol):
     def resumable(self) -> frozenset[str]:
         """The models of routes whose streams are stored."""
 
+    @property
+    def passthrough(self) -> PassThrough | None:
+        """None: it is off."""
+
     def models(self) -> Sequence[str]:
         """The model names of all routes."""
 
@@ -113,7 +118,7 @@ class Backend(Protocol):
 class ActiveSystem:
     """The system that new requests go to. One loop's."""
 
-    __slots__ = ("backend", "config", "http_limits", "is_for_this_machine", "keys", "limits", "on_swap",
+    __slots__ = ("backend", "config", "http_limits", "is_for_this_machine", "keys", "limits", "on_swap", "passthrough",
                  "resumable")
 
     def __init__(self, backend: Backend) -> None:
@@ -125,6 +130,7 @@ class ActiveSystem:
         keys, limits = KeyTable(backend.config), DecodeLimits(max_depth=backend.config.max_depth)
         self.backend, self.config, self.keys, self.limits = backend, backend.config, keys, limits
         self.resumable = backend.resumable
+        self.passthrough = backend.passthrough
         config = backend.config
         self.http_limits = config.http_limits()
         self.is_for_this_machine = config.auth == "auto" and not config.demands_key and is_loopback(config.host)

@@ -11,6 +11,7 @@ from stayfast.core.errors import DeadlineExceeded, Rejected, Shed, StayfastError
 from stayfast.core.events import Trace
 from stayfast.core.types import Api, CacheControl, EventsOptions, Stage
 from stayfast.http.server.parser import HttpRequest
+from stayfast.pipeline.passthrough.service import PassThrough
 from stayfast.policy.admission.priority import Urgency
 from stayfast.turns.events import parse_last_event_id
 from stayfast.wire.client_headers import TIMEOUT_HEADERS, parse_client_timeout_s, parse_number
@@ -80,18 +81,29 @@ class RequestIds:
         return f"req_{at:016x}"
 
 
+class PassedPath(msgspec.Struct, frozen=True, gc=False):
+    """Where a request is passed to. path: without /openai or /anthropic, percent-encoded. label: in metrics."""
+
+    service: PassThrough  # as it was when the head arrived
+    upstream: str
+    path: str
+    label: str
+    is_socket: bool = False
+
+
 class LlmHttpRequest(HttpRequest):
     """A request to the gateway. `api` and `tenant` are set once its head is in."""
 
     READ_HEADERS = _KNOWN
     LIST_HEADERS = _LISTS
 
-    __slots__ = ("api", "request_id", "tenant")
+    __slots__ = ("api", "passed", "request_id", "tenant")
 
     def __init__(self, accepted_at: float) -> None:
         super().__init__(accepted_at)
         self.api: Api | None = None  # None: not an LLM endpoint
         self.tenant: str | None = None
+        self.passed: PassedPath | None = None  # not None: it is passed to an upstream
         self.request_id: str | None = None  # set at its first use
 
     def deadline_error(self) -> StayfastError:

@@ -100,4 +100,6 @@ def wrong_method_error(method: str, path: str, methods: tuple[str, ...]) -> Reje
     meant = next((known for known in (f"/v1{shown}", shown.replace("/v1/v1/", "/v1/", 1))
                   if known != shown and (known in LLM_ENDPOINTS or known in _OTHER_PATHS)), None)
     hint = f" Did you mean {meant}? Check the /v1 in the base URL." if meant is not None else ""
+    if not hint and shown.startswith("/v1/"):
+        hint = " To pass it to an upstream, set `passthrough` in the gateway's settings (docs/pass-through.md)."
     return Rejected(f"Unknown endpoint {shown}.{hint}", status=404, code="not_found")

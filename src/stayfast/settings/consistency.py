@@ -17,6 +17,7 @@ from stayfast.policy.fleet.config import REDIS_URL, REDIS_URL_FORM
 from stayfast.server.config import ServerConfig, check_exposure, is_loopback
 from stayfast.settings.credentials import credentials_problem
 from stayfast.settings.model import Settings
+from stayfast.settings.passthrough import check_pass_through
 from stayfast.settings.price_table import all_rows, find_row
 from stayfast.settings.problems import Path, Problem, format_path, quote, suggest
 from stayfast.settings.upstreams import (
@@ -84,6 +85,7 @@ def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[
     _check_routes(settings, add_problem)
     _check_caches(settings, tree, add_problem)
     _check_jobs(settings, add_problem)
+    check_pass_through(settings, add_problem)
     if settings.fleet.url is not None and find_spec("redis") is None:
         add_problem(("fleet", "url"), _NO_REDIS)
     _check_job_stores(settings.jobs, add_problem)
@@ -249,6 +251,7 @@ def find_warnings(settings: Settings) -> list[str]:
     for route in settings.routes.values():
         fallback = route.on_overrun.fallback
         reached.update(name for tier in (fallback.tiers if fallback is not None else ()) for name in tier.upstreams)
+    reached.update(settings.passthrough.upstreams)
     return [f"{format_path(('upstreams', name))}: no route uses it: add it to a route's `upstreams`, or remove it"
             for name in settings.upstreams if name not in reached]
 

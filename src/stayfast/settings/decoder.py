@@ -308,6 +308,9 @@ class Decoder:
             node = YamlMapping(node.location, {shorthand: YamlEntry(node.location, node)})
         if isinstance(node, YamlScalar) and node.is_null:
             node = YamlMapping(node.location)
+        word = getattr(cls, "SCALAR_SHORTHAND", None)  # a text alone stands for this key
+        if word is not None and isinstance(node, YamlScalar):
+            node = YamlMapping(node.location, {word: YamlEntry(node.location, node)})
         known = {setting.name: setting for setting in record_settings(RecordField(cls))}
         if not isinstance(node, YamlMapping):
             names = ", ".join(list(known)[:3]) + ", ..." * (len(known) > 3)

@@ -196,6 +196,9 @@ def _entries(node: Node | None, cls: type[Any] | None) -> dict[str, Node]:
     shorthand = getattr(cls, "SHORTHAND", None)
     if shorthand is not None and isinstance(node, YamlList):
         return {shorthand: node}
+    word = getattr(cls, "SCALAR_SHORTHAND", None)
+    if word is not None and isinstance(node, YamlScalar):
+        return {word: node}
     return {name: entry.value for name, entry in node.entries.items()} if isinstance(node, YamlMapping) else {}
 
 

@@ -13,6 +13,7 @@ from stayfast.observe.alerts.rules import AlertsConfig
 from stayfast.observe.recent_requests import RecentConfig
 from stayfast.observe.snapshot.ring import SnapshotsConfig
 from stayfast.observe.tracing.config import ENDPOINT, TraceConfig
+from stayfast.pipeline.passthrough.config import PassThroughConfig
 from stayfast.policy.admission.overload import AdmissionConfig, SizeConfig, TenantConfig
 from stayfast.policy.admission.price import Prices
 from stayfast.policy.budget import PART, BudgetConfig, divide_deadline
@@ -262,6 +263,9 @@ class Settings:
         "Text embeddings for semantic caches; one model for all routes.")] = field(default_factory=EmbedderConfig)
     jobs: Annotated[JobsConfig, SettingDoc(
         "Durable jobs, batches and background responses (docs/concepts/jobs.md).")] = field(default_factory=JobsConfig)
+    passthrough: Annotated[PassThroughConfig, SettingDoc(
+        "Requests under /v1 that the gateway does not serve itself (docs/pass-through.md). A name alone means `upstream`.")
+    ] = field(default_factory=PassThroughConfig)
     price_table: Annotated[bool, SettingDoc(
         "List prices for models without `prices`, at upstreams with a provider's own address (docs/prices.md).")] = True
     snapshots: Annotated[SnapshotsConfig, SettingDoc(

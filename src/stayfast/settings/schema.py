@@ -125,7 +125,7 @@ def _define(record: RecordField, definitions: _Definitions, kinds: Sequence[str]
         definitions.by_name[name] = {}
         definitions.by_name[name] = _record(record, definitions, kinds)
     reference = {"$ref": f"#/$defs/{name}"}
-    shorthand = getattr(record.cls, "SHORTHAND", None)
+    shorthand = getattr(record.cls, "SHORTHAND", None) or getattr(record.cls, "SCALAR_SHORTHAND", None)
     if shorthand is None:
         return reference
     short = next(setting for setting in record_settings(record) if setting.name == shorthand)

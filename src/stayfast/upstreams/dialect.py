@@ -157,7 +157,7 @@ class DialectUpstream:
         template, own_headers = self._template(
             _EMBEDDINGS if request.api is _EMBEDDINGS else spoken, call.model, streams=streams), self._headers_for(call)
         if self._authenticator is not None:
-            own_headers += self._authenticate(self._authenticator, template, body)
+            own_headers += self._authenticate(self._authenticator, template.method, template.path, body)
         response = await self._client.send(
             template, own_headers, body,
             connect_by=call.deadline.end_of_wait(call.connect_s, self._clock.now()), may_resend=not request.is_stateful,
@@ -196,10 +196,21 @@ class DialectUpstream:
     def close(self) -> None:
         self._client.close()
 
-    def _authenticate(self, authenticator: Authenticator, template: RequestTemplate, body: bytes
-                      ) -> Sequence[tuple[str, str]]:
+    def headers_of_unread(self, method: str, target: str) -> Sequence[tuple[str, str]]:
+        """The headers of the settings, and those that authenticate a request whose body is not known. Raises UpstreamFailed
+        without a valid credential.
+        """
+        if self._authenticator is None:
+            return self._headers
+        return [*self._headers, *self._authenticate(self._authenticator, method, target, b"")]
+
+    def redact(self, failed: UpstreamFailed) -> UpstreamFailed:
+        """The failure without this upstream's secrets."""
+        return self._secrets.now().redact_failure(failed)
+
+    def _authenticate(self, authenticator: Authenticator, method: str, path: str, body: bytes) -> Sequence[tuple[str, str]]:
         try:
-            return authenticator.headers_for(template.method, template.path, body, self._clock.wall())
+            return authenticator.headers_for(method, path, body, self._clock.wall())
         except CredentialMissing as missing:
             raise UpstreamMisconfigured(self.name, Fault.STATUS, f"upstream {self.name} has no valid credential: {missing}",
                                         upstream_status=401) from None

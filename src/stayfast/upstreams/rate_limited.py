@@ -53,7 +53,10 @@ class UpstreamRate:
 
     async def reserve(self, request: Request) -> Amount | Refusal:
         """Take a call's amount from each limit."""
-        amount = (1.0, self._estimate(request), 0.0)
+        return await self.reserve_amount((1.0, self._estimate(request), 0.0))
+
+    async def reserve_amount(self, amount: Amount) -> Amount | Refusal:
+        """The same for known figures."""
         now = self._clock.now()
         until, refusal = now + WAIT_S, self.quota.reserve(amount, now)
         while (refusal is not None and self._wait_for_grant is not None
@@ -108,12 +111,7 @@ class RateLimitedUpstream:
         return self._upstream.can_serve(api)
 
     async def open(self, call: Call) -> AnswerStream:
-        reserved = await self.rate.reserve(call.request)
-        if isinstance(reserved, Refusal):
-            limit = reserved.limit.replace("_", " ")
-            raise UpstreamFailed(self.name, Fault.STATUS, f"upstream {self.name} has no room in its limit of "
-                                 f"{reserved.capacity:.0f} {limit}", upstream_status=_TOO_MANY, kind="rate_limit_error",
-                                 code="rate_limit_exceeded", retry_after_s=min(reserved.wait_s, MAX_RETRY_AFTER_S))
+        reserved = self._granted(await self.rate.reserve(call.request))
         sent_at = self._clock.now()
         try:
             stream = await self._upstream.open(call)
@@ -124,6 +122,27 @@ class RateLimitedUpstream:
         if isinstance(stream, HttpStream):
             self.rate.correct(stream.headers, sent_at)
         return _MeteredStream(stream, self.rate, reserved)
+
+    @property
+    def inner(self) -> Upstream:
+        """The upstream behind the limits."""
+        return self._upstream
+
+    async def take_unread(self) -> None:
+        """Take one request, whose tokens are not known, from the limits. Raises UpstreamFailed, for the client as a 429."""
+        try:
+            self._granted(await self.rate.reserve_amount((1.0, 0.0, 0.0)))
+        except UpstreamFailed as full:
+            full.status = _TOO_MANY
+            raise
+
+    def _granted(self, reserved: Amount | Refusal) -> Amount:
+        if isinstance(reserved, Refusal):
+            limit = reserved.limit.replace("_", " ")
+            raise UpstreamFailed(self.name, Fault.STATUS, f"upstream {self.name} has no room in its limit of "
+                                 f"{reserved.capacity:.0f} {limit}", upstream_status=_TOO_MANY, kind="rate_limit_error",
+                                 code="rate_limit_exceeded", retry_after_s=min(reserved.wait_s, MAX_RETRY_AFTER_S))
+        return reserved
 
     def close(self) -> None:
         self._upstream.close()

@@ -17,7 +17,8 @@ from stayfast.core.events import ConnectionOpened, ConnectionReused, Descriptors
 from stayfast.http.client.dialer import DialedConnection, Dialer, Origin, Resolver
 from stayfast.http.client.h1 import H1Connection
 from stayfast.http.client.pool import ConnectionPool, PooledConnection
-from stayfast.http.client.response import EncodedRequest, RequestTemplate, Response, WholeResponse
+from stayfast.http.client.response import EncodedRequest, RequestTemplate, Response, StreamedRequest, WholeResponse
+from stayfast.http.client.upload import BodySource, UploadedResponse
 from stayfast.http.descriptors import descriptor_limit
 
 __all__ = ["HttpClient", "HttpConfig", "Response"]
@@ -164,6 +165,36 @@ class HttpClient:
             if opened is not None:
                 self._dialer.save_session(opened)
             return response
+
+    async def send_streamed(self, method: str, path: str, headers: Sequence[tuple[str, str]], source: BodySource, *,
+                            connect_by: float) -> UploadedResponse:
+        """Send one request whose body is read from `source` while it is sent; return when the head of the response has
+        arrived. path, connect_by: as for `make_template` and `send`. The request is sent again only if the connection had
+        closed before its first byte was written. Raises like `send`; also the errors of the source.
+        """
+        template = RequestTemplate(method, path, headers, upstream=self.name, authority=self._authority, is_streamed=True)
+        request = StreamedRequest(template, (), source.n_bytes)
+        is_fresh = False
+        while True:
+            connection = None if is_fresh else self._pool.try_acquire()
+            opened = None
+            if connection is None:
+                connection, opened = await self._acquire(connect_by, is_fresh=is_fresh)
+            response = connection.send_request(request)
+            if response.was_refused and not is_fresh:
+                is_fresh = True
+                continue
+            if opened is None:
+                self._sink.emit(self._reused)
+            uploaded = UploadedResponse(connection, response, source)
+            try:
+                await uploaded.wait_head()
+            except BaseException:
+                uploaded.close()
+                raise
+            if opened is not None:
+                self._dialer.save_session(opened)
+            return uploaded
 
     async def fetch(self, method: str, path: str, headers: Sequence[tuple[str, str]], body: bytes = b"", *,
                     timeout_s: float, max_body_bytes: int) -> WholeResponse:

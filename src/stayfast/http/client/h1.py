@@ -12,9 +12,10 @@ import httptools
 
 from stayfast.core.errors import Fault
 from stayfast.http.client.pool import ConnectionPool, PooledConnection
-from stayfast.http.client.response import EncodedRequest, HttpResponse
+from stayfast.http.client.response import EncodedRequest, HttpResponse, OutgoingBody, StreamedRequest
 
 HIGH_WATER = 65_536  # unread bytes; with libuv's 256 KiB reads a response buffers at most 320 KiB
+LAST_CHUNK = b"0\r\n\r\n"
 MAX_NAMES = 128  # cached header names per connection
 JOIN_BELOW = 65_536  # bytes; copying less is cheaper than a second buffer or TLS record
 
@@ -64,11 +65,38 @@ class H1Connection(PooledConnection):
         self._is_head = request.method == "HEAD"
         self._n_quiet = 0
         transport = self._transport
+        if isinstance(request, StreamedRequest):
+            response.outgoing = OutgoingBody(is_chunked=request.is_chunked)
         if len(request.body) < JOIN_BELOW:
             transport.write(request.head + request.body)
         else:
             transport.writelines((request.head, request.body))
         return response
+
+    async def send_part(self, response: HttpResponse, part: bytes) -> None:
+        outgoing = response.outgoing
+        if outgoing is None or response is not self._response:
+            return
+        if outgoing.is_chunked:
+            self._transport.writelines((b"%x\r\n" % len(part), part, b"\r\n"))
+        else:
+            self._transport.write(part)
+        await outgoing.wait_room()
+
+    def end_body(self, response: HttpResponse) -> None:
+        outgoing = response.outgoing
+        if outgoing is not None and response is self._response:
+            response.outgoing = None
+            if outgoing.is_chunked:
+                self._transport.write(LAST_CHUNK)
+
+    def pause_writing(self) -> None:
+        if self._response is not None and self._response.outgoing is not None:
+            self._response.outgoing.is_full = True
+
+    def resume_writing(self) -> None:
+        if self._response is not None and self._response.outgoing is not None:
+            self._response.outgoing.resume()
 
     def abort(self) -> None:
         self._response = None
@@ -165,10 +193,11 @@ class H1Connection(PooledConnection):
 
     def _end_exchange(self) -> None:
         self._is_done = False
-        self._response = None
+        response, self._response = self._response, None
         self.n_active = 0
-        if not self._can_reuse or self._transport.get_write_buffer_size():
-            self.abort()
+        is_unsent = response is not None and response.outgoing is not None
+        if not self._can_reuse or is_unsent or self._transport.get_write_buffer_size():
+            self.abort()  # also after an answer to a request of which a part is unsent
             return
         if self._is_paused:
             self._is_paused = False

@@ -28,7 +28,7 @@ from hyperframe.frame import Frame, GoAwayFrame
 
 from stayfast.core.errors import Fault
 from stayfast.http.client.pool import ConnectionPool, PooledConnection
-from stayfast.http.client.response import EncodedRequest, HttpResponse
+from stayfast.http.client.response import CHUNKED, EncodedRequest, HttpResponse
 
 STREAM_WINDOW = 262_144  # bytes; 2.5 MB/s at a round trip of 100 ms; the buffer limit of a reader that stops
 CONNECTION_WINDOW = 16_777_216
@@ -50,12 +50,14 @@ class GracefulMachine(Machine):
 class Http2Stream:
     """The state of one request."""
 
-    __slots__ = ("n_unacknowledged", "response", "unsent")
+    __slots__ = ("has_room", "is_open", "n_unacknowledged", "response", "unsent")
 
-    def __init__(self, response: HttpResponse, body: bytes) -> None:
+    def __init__(self, response: HttpResponse, body: bytes, *, is_streamed: bool) -> None:
         self.response = response
         self.unsent = memoryview(body)
         self.n_unacknowledged = 0  # bytes read, or padding, for which the window has not been opened again
+        self.is_open = is_streamed  # more parts of the body follow
+        self.has_room: asyncio.Event | None = asyncio.Event() if is_streamed else None  # all that was given is sent
 
 
 class H2Connection(PooledConnection):
@@ -83,6 +85,8 @@ class H2Connection(PooledConnection):
         self._n_unacknowledged = 0
         self._has_settings = False  # the peer's settings have arrived
         self._is_leaving = False  # accepts no more requests; running ones continue
+        self._is_writable = asyncio.Event()  # cleared while the write buffer is full; only streamed bodies wait for it
+        self._is_writable.set()
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
             ResponseReceived: self._on_head,
             DataReceived: self._on_data,
@@ -113,10 +117,10 @@ class H2Connection(PooledConnection):
                   (":path", request.path)]
         if request.body:
             fields.append(("content-length", str(len(request.body))))
-        fields += [(name.lower(), value) for name, value in request.headers]
-        stream = self._streams[stream_id] = Http2Stream(response, request.body)
+        fields += [(name.lower(), value) for name, value in request.headers if name != CHUNKED[0]]
+        stream = self._streams[stream_id] = Http2Stream(response, request.body, is_streamed=request.is_streamed)
         try:
-            machine.send_headers(stream_id, fields, end_stream=not request.body)
+            machine.send_headers(stream_id, fields, end_stream=not request.body and not request.is_streamed)
         except ProtocolError:  # the peer lowered the stream limit after the reservation
             self._refuse_stream(stream_id, stream)
             return response
@@ -126,6 +130,30 @@ class H2Connection(PooledConnection):
         if stream_id >= LAST_STREAM_ID:
             self._leave_pool()
         return response
+
+    async def send_part(self, response: HttpResponse, part: bytes) -> None:
+        stream = self._streams.get(response.stream_id)
+        if stream is None or stream.has_room is None:
+            return
+        stream.has_room.clear()
+        stream.unsent = memoryview(part)
+        self._send_body(response.stream_id, stream)
+        self._flush()
+        await stream.has_room.wait()
+        await self._is_writable.wait()
+
+    def end_body(self, response: HttpResponse) -> None:
+        stream = self._streams.get(response.stream_id)
+        if stream is not None and stream.is_open:
+            stream.is_open = False
+            self._machine.end_stream(response.stream_id)
+            self._flush()
+
+    def pause_writing(self) -> None:
+        self._is_writable.clear()
+
+    def resume_writing(self) -> None:
+        self._is_writable.set()
 
     def abort(self) -> None:
         self._transport.abort()
@@ -195,7 +223,7 @@ class H2Connection(PooledConnection):
     def _on_end(self, event: StreamEnded) -> None:
         stream = self._streams.pop(event.stream_id, None)
         if stream is not None:
-            if stream.unsent:  # answered before the whole request body was sent
+            if stream.unsent or stream.is_open:  # answered before the whole request body was sent
                 self._machine.reset_stream(event.stream_id, ErrorCodes.NO_ERROR)
             stream.response.set_complete()
             self._free_place()
@@ -244,7 +272,9 @@ class H2Connection(PooledConnection):
             if n_bytes <= 0:
                 return
             part, stream.unsent = stream.unsent[:n_bytes], stream.unsent[n_bytes:]
-            machine.send_data(stream_id, bytes(part), end_stream=not stream.unsent)
+            machine.send_data(stream_id, bytes(part), end_stream=not stream.unsent and not stream.is_open)
+        if stream.has_room is not None:
+            stream.has_room.set()
 
     def _refuse_stream(self, stream_id: int, stream: Http2Stream) -> None:
         del self._streams[stream_id]

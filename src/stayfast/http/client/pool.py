@@ -33,6 +33,16 @@ class PooledConnection(asyncio.Protocol):
         """Send a request on a reserved place. Never raises: a closed connection returns a refused response."""
         raise NotImplementedError
 
+    async def send_part(self, response: HttpResponse, part: bytes) -> None:
+        """Send a part of the body of a `StreamedRequest`, at least one byte; wait until there is room for the next. Without
+        effect if `response` is complete or has failed.
+        """
+        raise NotImplementedError
+
+    def end_body(self, response: HttpResponse) -> None:
+        """The body of a `StreamedRequest` is complete."""
+        raise NotImplementedError
+
     def abort(self) -> None:
         """Close at once; the connection has left the pool when this returns."""
         raise NotImplementedError

@@ -6,7 +6,7 @@ unread, and resumes when the reader has caught up.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from stayfast.core.errors import Fault, UpstreamFailed
 
@@ -52,12 +52,14 @@ class RequestTemplate:
 
     __slots__ = ("has_body", "headers", "method", "n_lines", "path", "text", "upstream")
 
-    def __init__(self, method: str, path: str, headers: Sequence[tuple[str, str]], *, upstream: str, authority: str) -> None:
+    def __init__(self, method: str, path: str, headers: Sequence[tuple[str, str]], *, upstream: str, authority: str,
+                 is_streamed: bool = False) -> None:
+        """is_streamed: for `StreamedRequest`, which sets the length itself."""
         self.method = method
         self.path = path
         self.headers = headers
         self.upstream = upstream
-        self.has_body = method not in ("GET", "HEAD")
+        self.has_body = not is_streamed and method not in ("GET", "HEAD")
         fields = "\r\n".join([f"host: {authority}", *map(": ".join, headers), ""])
         self.text = f"{method} {path} HTTP/1.1\r\n{fields}"
         self.n_lines = len(headers) + 2  # checked in EncodedRequest: more lines mean a line end inside a field
@@ -67,6 +69,7 @@ class EncodedRequest:
     """One request. `head`: its HTTP/1.1 form, in which no field contains a line end."""
 
     __slots__ = ("_more", "_template", "body", "head", "method")
+    is_streamed: ClassVar[bool] = False
 
     def __init__(self, template: RequestTemplate, headers: Sequence[tuple[str, str]], body: bytes) -> None:
         """Raises UpstreamFailed MALFORMED for a field that HTTP cannot carry; the message quotes no value."""
@@ -98,6 +101,24 @@ class EncodedRequest:
         return [*self._template.headers, *self._more]
 
 
+CHUNKED = ("transfer-encoding", "chunked")
+
+
+class StreamedRequest(EncodedRequest):
+    """A request whose body is sent after its head, part by part (`upload`). n_bytes: of the body; None: unknown, so that
+    HTTP/1.1 sends it in chunks.
+    """
+
+    __slots__ = ("is_chunked",)
+    is_streamed = True
+
+    def __init__(self, template: RequestTemplate, headers: Sequence[tuple[str, str]], n_bytes: int | None) -> None:
+        """`template` has been made without a body. Raises UpstreamFailed MALFORMED like `EncodedRequest`."""
+        self.is_chunked = n_bytes is None
+        framing = CHUNKED if n_bytes is None else ("content-length", str(n_bytes))
+        super().__init__(template, (*headers, framing), b"")
+
+
 def unencodable_request(upstream: str) -> UpstreamFailed:
     """The error of a request that HTTP cannot carry. Final: a retry cannot help."""
     return UpstreamFailed(upstream, Fault.MALFORMED, "the path or a header contains characters that HTTP cannot carry",
@@ -114,11 +135,35 @@ class Transport(Protocol):
         """The rest of the response will not be read."""
 
 
+class OutgoingBody:
+    """The body of a streamed request that is being sent. One task sends it."""
+
+    __slots__ = ("_waiter", "is_chunked", "is_full")
+
+    def __init__(self, *, is_chunked: bool) -> None:
+        self.is_chunked = is_chunked
+        self.is_full = False  # the write buffer of the connection
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def wait_room(self) -> None:
+        while self.is_full:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    def resume(self) -> None:
+        self.is_full = False
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
 class HttpResponse:
     """Implements `Response`. `status` is 0 until the head has arrived."""
 
-    __slots__ = ("_body", "_failure", "_is_whole", "_loop", "_transport", "_waiter", "headers", "n_unread", "status",
-                 "stream_id", "upstream", "was_refused", "was_untouched")
+    __slots__ = ("_body", "_failure", "_is_whole", "_loop", "_transport", "_waiter", "headers", "n_unread", "outgoing",
+                 "status", "stream_id", "upstream", "was_refused", "was_untouched")
 
     def __init__(self, transport: Transport, upstream: str, loop: asyncio.AbstractEventLoop) -> None:
         self.status = 0
@@ -126,6 +171,7 @@ class HttpResponse:
         self.n_unread = 0
         self.upstream = upstream
         self.stream_id = 0  # HTTP/2 only
+        self.outgoing: OutgoingBody | None = None  # HTTP/1.1: a part of the request's body may be unsent
         self.was_untouched = False  # the connection ended before the first byte of the response
         self.was_refused = False  # the peer certainly did not process the request
         self._transport: Transport | None = transport

@@ -9,6 +9,7 @@ for a client that closes or disappears, for a shutdown, or for a limit; it uses 
 | cause | close code |
 |---|---|
 | the handler returns | 1000 |
+| the handler raises WebSocketEnded | its own |
 | shutdown, `max_lifetime_s`, `idle_timeout_s` | 1001 |
 | the client violates the protocol | 1002; 1007 for text that is not UTF-8 |
 | the handler raises Rejected, Shed, another error | 1008, 1013, 1011 |
@@ -338,6 +339,8 @@ async def run_websocket(connection: ServerConnection[R], request: R,
                 await handler(socket)
             except StayfastError as failed:
                 error, ending = failed, WebSocketEnded(_close_code(failed), failed.message)
+            except WebSocketEnded as ended:
+                ending = ended
             else:
                 ending = WebSocketEnded(NORMAL, "")
                 if not socket.is_accepted:

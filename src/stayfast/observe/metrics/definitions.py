@@ -93,6 +93,12 @@ JOBS_SWEPT = _counter("jobs_swept", "Jobs of dead workers recovered, jobs dead o
 BATCH_SQUARES = _counter("batch_seconds_squared", "Squares of the times in stayfast_batch_seconds, for their variance.",
                          "route")
 JOB_STORE_CALLS = _counter("job_store_calls", "Calls to the store of jobs.", "op", "result")
+PASSED = _counter("passthrough_requests", "Requests passed on unread, by path and status (101: a WebSocket; 499: client "
+                  "disconnected).", "upstream", "path", "status")
+PASSED_BYTES = _counter("passthrough_bytes", "Their bodies and messages: to the upstream (up), to the client (down).",
+                        "upstream", "path", "direction")
+PASSED_BROKEN = _counter("passthrough_broken", "Passed responses and WebSockets that broke off after their head.",
+                         "upstream", "path", "error")
 LOST = _counter("telemetry_lost", "Log lines and spans dropped because their reader was too slow.", "kind")
 
 TTFT = Family("stayfast_ttft_seconds", "histogram", "Accept to first content token.", _REQUEST_LABELS, LATENCY_BOUNDS_S,
@@ -113,6 +119,10 @@ HANDSHAKE = Family("stayfast_handshake_seconds", "histogram", "TCP and TLS of ne
                    OWN_BOUNDS_S)
 STORE_SECONDS = Family("stayfast_cache_store_seconds", "histogram", "Lookups in shared stores.", ("store",), OWN_BOUNDS_S)
 LOOP_LAG = Family("stayfast_loop_lag_seconds", "histogram", "Lateness of an event loop timer, sampled.", (), OWN_BOUNDS_S)
+PASSED_HEAD = Family("stayfast_passthrough_head_seconds", "histogram", "Accept to the head of a passed response.",
+                     ("upstream", "path"), LATENCY_BOUNDS_S)
+PASSED_SECONDS = Family("stayfast_passthrough_seconds", "histogram", "Accept to the end of a passed request.",
+                        ("upstream", "path"), LATENCY_BOUNDS_S)
 JOB_WAIT = Family("stayfast_job_wait_seconds", "histogram", "From when a job was due to its last claim.", ("route",),
                   JOB_BOUNDS_S)
 JOB_RUN = Family("stayfast_job_run_seconds", "histogram", "From the last claim of a job to its stored result.", ("route",),
@@ -170,6 +180,7 @@ JOBS_OVERDUE = _gauge("jobs_overdue_seconds", "How long the most urgent queued j
                       "workers).", "route")
 CREDENTIAL_MISSING = _gauge("credential_missing", "1 while a worker has no valid credential for an upstream.", "upstream")
 JOBS_ALLOWED = _gauge("jobs_allowed", "Jobs that may run at an upstream by the delay of interactive requests.", "upstream")
+PASSED_IN_FLIGHT = _gauge("passthrough_in_flight", "Passed requests and WebSockets in flight.", "upstream")
 WORKERS = _gauge("workers", "Workers that answered this scrape, and silent ones.", "state")
 BUILD_INFO = _gauge("build_info", "1; version in the labels.", "version", "python")
 
@@ -187,7 +198,8 @@ FAMILIES = (
     SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR, SEMANTIC_JUDGED, SEMANTIC_JUDGE_MISS,
     QUOTA_SLACK, QUOTA_EXACT, QUOTA_STORE_LOST, QUOTA_STORE_CALLS, JOBS, JOBS_OLDEST,
     JOBS_OVERDUE, JOBS_ALLOWED, JOBS_ENDED, JOBS_RETURNED, JOB_LEASES_LOST, JOBS_SWEPT, JOB_WAIT, JOB_RUN, JOB_STORE_CALLS,
-    JOB_STORE_SECONDS, BATCH_SECONDS, BATCH_SQUARES, GEN_AI_DURATION,
+    JOB_STORE_SECONDS, PASSED, PASSED_BYTES, PASSED_BROKEN, PASSED_HEAD, PASSED_SECONDS, PASSED_IN_FLIGHT,
+    BATCH_SECONDS, BATCH_SQUARES, GEN_AI_DURATION,
     GEN_AI_FIRST_CHUNK, GEN_AI_TOKENS, GEN_AI_SERVER_TTFT,
 )
 MERGED_BY_MAX = frozenset((BREAKER_STATE.name, FLEET_GATEWAYS.name, FLEET_AGE.name,

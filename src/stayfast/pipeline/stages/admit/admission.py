@@ -32,6 +32,7 @@ from stayfast.policy.admission.queue import QueueEntry
 from stayfast.policy.admission.quota import NOTHING, Amount, Refusal
 from stayfast.policy.fleet.slices import WAIT_S
 
+ONE_REQUEST = (1.0, 0.0, 0.0)  # without tokens and cost
 SHEDDING_S = 1.0  # the gateway counts as shedding for this long after the last rejection
 JUDGES = "(judge)"  # the tenant of judgements, which are short: their usage tells nothing about clients
 REALTIME, PLAIN, _ = Urgency
@@ -100,7 +101,7 @@ class Admission:
             refusal = await self._reserve_granted(tenant, reserved, refusal)
             now = self._clock.now()
         if refusal is not None:
-            raise self._over_quota(ex, tenant, refusal, now)
+            raise self._over_quota(tenant, refusal, now, ex.record.note)
         try:
             band = LOWEST_BAND if arrival.is_job else tenant.standing.band_for(
                 arrival.urgency or (REALTIME if request.stream else PLAIN),
@@ -125,6 +126,18 @@ class Admission:
                        arrival.is_job)
         return Admitted(place.leave, start_reply, lane.name if lane is not None else "", band, tenant.share,
                         quota.allowances(now))
+
+    async def admit_unread(self, tenant_name: str | None) -> Callable[[], None]:
+        """Charge one request whose tokens are not known to a tenant's quota; it takes no place. Returns what refunds it.
+        Raises Shed.
+        """
+        tenant = self.tenants.get(tenant_name, self._clock.now())
+        refusal = tenant.quota.reserve(ONE_REQUEST, self._clock.now())
+        if refusal is not None and self._wait_for_grant is not None:
+            refusal = await self._reserve_granted(tenant, ONE_REQUEST, refusal)
+        if refusal is not None:
+            raise self._over_quota(tenant, refusal, self._clock.now())
+        return lambda: tenant.quota.reconcile(ONE_REQUEST, NOTHING, self._clock.now())
 
     async def _reserve_granted(self, tenant: Tenant, reserved: Amount, refusal: Refusal | None) -> Refusal | None:
         """Reserve again after the next slice of each limit that had too little here."""
@@ -156,14 +169,15 @@ class Admission:
                 is_retry = True
         return is_retry
 
-    def _over_quota(self, ex: Exchange, tenant: Tenant, refusal: Refusal, now: float) -> Shed:
+    def _over_quota(self, tenant: Tenant, refusal: Refusal, now: float,
+                    note: Callable[[str], None] = lambda text: None) -> Shed:
         """429 with the tenant's own figures. A wait of more than MAX_RETRY_AFTER_S is only in the message: SDKs would sleep
         until the end of its Retry-After.
         """
         limit, digits = refusal.limit.replace("_", " "), ".4f" if refusal.limit.startswith("cost") else ".0f"
         left = max(0.0, refusal.level)
-        ex.record.note(f"over the quota of {tenant.name} on {limit}: {left:{digits}} of {refusal.capacity:{digits}} left, "
-                       f"{refusal.wanted:{digits}} needed, available in {_format_s(refusal.wait_s)}")
+        note(f"over the quota of {tenant.name} on {limit}: {left:{digits}} of {refusal.capacity:{digits}} left, "
+             f"{refusal.wanted:{digits}} needed, available in {_format_s(refusal.wait_s)}")
         return Shed(f"Rate limit reached for {tenant.name} on {limit}: limit {refusal.capacity:{digits}}, left "
                     f"{left:{digits}}, requested {refusal.wanted:{digits}}. Please try again in "
                     f"{_format_s(refusal.wait_s)}.",

@@ -1,0 +1,1 @@
+"""Requests that are passed to an upstream without being read."""

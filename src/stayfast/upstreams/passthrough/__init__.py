@@ -1,0 +1,1 @@
+"""Upstreams as targets of requests that are passed on without being read."""
