@@ -201,6 +201,8 @@ def _entries(node: Node | None, cls: type[Any] | None) -> dict[str, Node]:
 
 def _describe_source(node: Node) -> str:
     place = node.location
+    if place.set_by:
+        return place.set_by
     if place.line is None:
         kind = "command line " if place.source.startswith("--") else "environment " if place.source in _VARIABLES else ""
         return kind + place.source

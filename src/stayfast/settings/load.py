@@ -24,6 +24,7 @@ from stayfast.settings.migration_hints import KEY_HINTS
 from stayfast.settings.model import Defaults, OnOverrun, Settings
 from stayfast.settings.presets import apply_presets
 from stayfast.settings.problems import Problem, SettingsError, SourceLocation
+from stayfast.settings.providers import apply_providers
 from stayfast.settings.upstreams import AddedUpstream
 from stayfast.settings.yaml_nodes import Override, YamlScalar, entries_at, parse
 from stayfast.settings.yaml_nodes import YamlMapping as Tree
@@ -89,6 +90,7 @@ def load_settings(source: SettingsText, variables: Mapping[str, str], overrides:
     if model is not None:
         _use_model(tree, model)
     apply_presets(tree)
+    apply_providers(tree, variables)
     problems += expand_fallbacks(tree)
     decoder = Decoder(variables, _bases(tree, variables), kinds, KEY_HINTS)
     settings = decoder.decode(RecordField(Settings), tree, ())
