@@ -24,7 +24,6 @@ from stayfast.settings.load import SettingsText
 from stayfast.settings.problems import Problem, SettingsError, SourceLocation
 from stayfast.settings.yaml_nodes import parse
 
-SECTIONS = ("model_list", "litellm_settings", "router_settings", "general_settings")
 MAX_FILES = 100
 _ORDER = ("server", "upstreams", "routes", "defaults", "admission", "stores", "fleet", "log", "metrics", "tracing")
 _MIB = 1 << 20
@@ -263,14 +262,3 @@ def _write_master_key(key: SourceNode, root: OutSection, secrets: SecretNames) -
     server.note(f'{digest}="sha256:$(printf %s "${name}" | sha256sum | cut -d" " -f1)"')
     server.section("keys").set("master", f"${{{digest}}}", key.place)
     server.set("admins", ["master"])
-
-
-def is_litellm_file(text: str) -> bool:
-    """Whether a text looks like a configuration of LiteLLM: it has one of its sections at the top, and none of ours."""
-    try:
-        tree, _ = parse(text, "")
-    except SettingsError:
-        return False
-    return any(name in tree.entries for name in SECTIONS) and not tree.entries.keys() & {"upstreams", "routes"}
-
-
