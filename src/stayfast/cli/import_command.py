@@ -1,6 +1,7 @@
 """`stayfast import litellm`: a settings file from another gateway's configuration."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def read_included(name: str, including: str) -> SettingsText:
     """An included file, relative to the one that names it. Raises SettingsError."""
-    return read_settings_file(str((Path(including).parent / name).resolve()), {})
+    return read_settings_file(os.path.normpath(Path(including).parent / name), {})
 
 
 def _write(found: ImportedFile, arguments: argparse.Namespace) -> bool:

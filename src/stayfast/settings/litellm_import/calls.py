@@ -206,7 +206,7 @@ class CallSettings:
         words = {item.text for item in names_of(checks)} if checks is not None else set()
         mode = {(True, True): "both", (True, False): "prefix", (False, True): "sessions"}.get(
             ("prompt_caching" in words, bool(words & _SESSIONS)))
-        if mode is not None and not route.is_in_order:
+        if mode is not None and len(route.members) > 1 and not route.is_in_order:
             section.section("affinity").set("mode", mode)
 
     def refuse_checks(self) -> None:

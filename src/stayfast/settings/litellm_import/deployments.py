@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from re import fullmatch
 from urllib.parse import urlsplit
 
+from stayfast.settings.litellm_import.identities import read_credentials
 from stayfast.settings.litellm_import.known import ENTRY, INFO, PARAMS, PRICE_NAMES, find_known, mark_known
 from stayfast.settings.litellm_import.ledger import SourceNode, Verdict
 from stayfast.settings.litellm_import.providers import NamedModel, ProviderRow, azure_resource, find_provider
@@ -25,9 +26,7 @@ _OPEN_HEADERS = frozenset({"accept", "anthropic-beta", "anthropic-version", "con
 _RATES = (("rpm", "requests_per_minute"), ("tpm", "tokens_per_minute"), ("rpd", "requests_per_day"),
           ("tpd", "tokens_per_day"))
 # Settings of some providers only, by the beginning of our provider's name.
-_ONLY = {"api_version": "azure", "aws_access_key_id": "bedrock", "aws_secret_access_key": "bedrock",
-         "aws_session_token": "bedrock", "aws_profile_name": "bedrock", "vertex_credentials": "vertex",
-         "vertex_ai_credentials": "vertex"}
+_ONLY = {"api_version": "azure"}
 _MOST = 1e15
 
 
@@ -42,7 +41,7 @@ class UpstreamKey:
     address: tuple[tuple[str, str], ...] = ()  # base_url, resource, region, project, account
     key: str = ""
     headers: tuple[tuple[str, str], ...] = ()
-    credentials: str = ""
+    credentials: tuple[tuple[str, str], ...] = ()
     verify: bool = True
     rate: tuple[tuple[str, float], ...] = ()
     limit: int | None = None
@@ -70,12 +69,13 @@ class Deployment:
 
 
 class EntryReader:
-    """Reads entries of `model_list`. `credentials`: the values of `credential_list` by name."""
+    """Reads entries of `model_list`. `credentials`: the values of `credential_list` by name. `verify`: of all upstreams."""
 
-    def __init__(self, credentials: dict[str, SourceNode], secrets: SecretNames) -> None:
+    def __init__(self, credentials: dict[str, SourceNode], secrets: SecretNames, *, verify: bool) -> None:
         self._credentials = credentials
         self.used: set[str] = set()  # names of credentials
         self._secrets = secrets
+        self._verify = verify
 
     def read(self, entry: SourceNode) -> list[Deployment]:
         """The deployments of one entry: several for a list of organizations, none if it is not taken."""
@@ -159,15 +159,19 @@ class EntryReader:
         row = named.row
         has_url = any(name == "base_url" for name, _ in address)
         is_kind = has_url and row.provider in ("openai", "anthropic")
-        entra = values.first("tenant_id", "client_id", "client_secret", "azure_ad_token")
-        credentials = "entra" if entra is not None and row.provider.startswith("azure") else ""
+        has_key = (node := values.first("api_key")) is not None and bool(node.text)
+        credentials = () if has_key else read_credentials(row.provider, values.first, self._secrets)
         rate = tuple((to, float(value)) for name, to in _RATES
                      if (value := bounded(values.first(name), 1, _MOST)) is not None)
         limit = bounded(values.first("max_parallel_requests"), 1, 100_000)
         return UpstreamKey(
             row.provider, is_kind, address, "" if credentials else self._key(row, values, base, is_kind=is_kind),
-            self._headers(row, values), credentials, read_switch(values.first("ssl_verify")) is not False, rate,
+            self._headers(row, values), credentials, self._is_verified(values), rate,
             int(limit) if limit is not None else None, _breaker(values), named.model if rate or limit is not None else "")
+
+    def _is_verified(self, values: "_Values") -> bool:
+        own = read_switch(values.first("ssl_verify"))
+        return self._verify if own is None else own
 
     def _key(self, row: ProviderRow, values: "_Values", base: SourceNode | None, *, is_kind: bool) -> str:
         node = values.first("api_key")

@@ -140,7 +140,7 @@ def _read_routes(sections: dict[str, list[SourceNode]], calls: CallSettings, sec
         name, values = item.get("credential_name"), item.get("credential_values")
         if name is not None and name.text and values is not None:
             credentials[name.text] = values
-    reader = EntryReader(credentials, secrets)
+    reader = EntryReader(credentials, secrets, verify=read_switch(calls.get("ssl_verify")) is not False)
     found: list[Deployment] = []
     for entry in _items(sections, "model_list"):
         found += reader.read(entry)

@@ -8,7 +8,7 @@ from re import escape, fullmatch
 
 from stayfast.settings.litellm_import.deployments import Deployment, UpstreamKey
 from stayfast.settings.litellm_import.ledger import SourceNode
-from stayfast.settings.litellm_import.scalars import bounded
+from stayfast.settings.litellm_import.scalars import bounded, unused_name
 from stayfast.settings.litellm_import.writer import OutSection
 from stayfast.settings.price_table import list_prices
 
@@ -58,8 +58,7 @@ class UpstreamTable:
         return entry.models.get(route, found.model) == found.model and (not found.prices or prices == found.prices)
 
     def _new_name(self, provider: str) -> str:
-        name = next(name for name in (provider, *(f"{provider}-{n}" for n in range(2, 1_000_000)))
-                    if name not in self._names)
+        name = unused_name(provider, "-", self._names)
         self._names.add(name)
         return name
 
@@ -257,8 +256,8 @@ def write_upstream(entry: UpstreamEntry, section: OutSection) -> None:
         section.set(name, text)
     if key.key:
         section.set("key", key.key)
-    if key.credentials:
-        section.section("credentials").set("kind", key.credentials)
+    for name, text in key.credentials:
+        section.section("credentials").set(name, text)
     for name, text in key.headers:
         section.section("headers").set(name, text)
     if not key.verify:

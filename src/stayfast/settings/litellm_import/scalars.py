@@ -5,7 +5,9 @@ variable with a new name, and the secret itself is never part of a result.
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import chain, count
 from math import isfinite
 
 from stayfast.settings.litellm_import.ledger import SourceNode
@@ -82,7 +84,7 @@ class SecretNames:
             return known
         base = re.sub(r"[^A-Z0-9]+", "_", wanted.upper()).strip("_") or "SECRET"
         base = f"_{base}" if base[0].isdigit() else base
-        name = next(name for name in (base, *(f"{base}_{n}" for n in range(2, 1_000_000))) if name not in self.used)
+        name = unused_name(base, "_", self.used)
         self.used.add(name)
         self._names[secret] = name
         return name
@@ -97,6 +99,11 @@ class SecretNames:
         name = self.name_for(text, wanted)
         node.differ(becomes, f"a secret in clear text: set the variable {name} to it")
         return f"${{{name}}}"
+
+
+def unused_name(base: str, joint: str, used: Collection[str]) -> str:
+    """The name, with a number from 2 if it is in use."""
+    return next(name for name in chain([base], (f"{base}{joint}{n}" for n in count(2))) if name not in used)
 
 
 def names_in(text: str) -> set[str]:
