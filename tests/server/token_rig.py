@@ -32,6 +32,7 @@ class Issuers(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.status, self.life_s = 200, 3600
+        self.refuses = False  # the provider: its error quotes the token
         self.asked: list[tuple[str, dict[str, str]]] = []  # paths and forms
         self.provider_tokens: list[str] = []
 
@@ -76,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _chat(self) -> None:
         self.server.provider_tokens.append(self.headers["authorization"])
-        if self.headers["authorization"] == f"Bearer {TOKEN}":
+        if self.headers["authorization"] == f"Bearer {TOKEN}" and not self.server.refuses:
             self._answer(b"data: %s\n\ndata: [DONE]\n\n" % json.dumps(CHUNK).encode(), 200, media="text/event-stream")
         else:
             self._answer({"error": {"message": f"no {self.headers['authorization']}", "code": "x", "type": "y"}}, 401)

@@ -9,6 +9,7 @@ from stayfast.core.clock import Clock, Rng
 from stayfast.core.events import Sink
 from stayfast.core.findings import Finding
 from stayfast.core.setting import Secret
+from stayfast.http.client.client import split_base_url
 from stayfast.observe.metrics.counters import Samples
 from stayfast.observe.metrics.definitions import CREDENTIAL_MISSING
 from stayfast.policy.findings.credentials import find_failing_renewal
@@ -17,6 +18,7 @@ from stayfast.settings.credentials import AwsCredentials, Credentials, EntraCred
 from stayfast.upstreams.authentication import Authenticator, AwsKeys
 from stayfast.upstreams.credentials.fetching import Fetch, fetch_in_thread
 from stayfast.upstreams.credentials.renewed import BearerToken, RenewedCredential
+from stayfast.upstreams.sigv4 import SigV4
 
 FIRST_S = 5.0  # for first credentials, before a system serves; later ones arrive in the background
 Sources = Mapping[str, RenewedCredential[Any]]  # by upstream
@@ -33,7 +35,7 @@ def make_credentials(settings: Settings, old: tuple[Settings, Sources] | None, c
         if old is not None and name in old[1] and _credentials_of(old[0], name) == wanted:
             sources[name] = old[1][name]
         else:
-            fetch = fetch_in_thread(name, _make_fetch(wanted, clock))
+            fetch = fetch_in_thread(name, _make_fetch(wanted, upstream.aws_region, clock))
             sources[name] = RenewedCredential(name, wanted.kind, fetch, clock=clock, rng=rng, sink=sink)
     return sources
 
@@ -43,14 +45,16 @@ def _credentials_of(settings: Settings, name: str) -> Credentials | None:
     return upstream.credentials if isinstance(upstream, HttpUpstream) else None
 
 
-def make_authenticator(source: RenewedCredential[Any] | None) -> Authenticator | None:
-    """What makes headers of a credential; None: a constant key. Raises ValueError for keys of AWS, which sign requests."""
-    if source is not None and source.kind == "aws":
-        raise ValueError(f"upstreams.{source.upstream}: credentials of kind aws sign requests, which this version cannot")
-    return BearerToken(source) if source is not None else None
+def make_authenticator(upstream: HttpUpstream, source: RenewedCredential[Any] | None) -> Authenticator | None:
+    """What makes headers of a credential; None: a constant key."""
+    if source is None:
+        return None
+    if isinstance(upstream.credentials, AwsCredentials):
+        return SigV4(source, upstream.aws_region, split_base_url(upstream.base_url).authority)
+    return BearerToken(source)
 
 
-def _make_fetch(wanted: Credentials, clock: Clock) -> Fetch[Any]:
+def _make_fetch(wanted: Credentials, region: str, clock: Clock) -> Fetch[Any]:
     """The function that fetches a credential, from the module of its kind, whose packages are needed only here."""
     fetch: Fetch[Any]
     if isinstance(wanted, EntraCredentials):
@@ -64,7 +68,8 @@ def _make_fetch(wanted: Credentials, clock: Clock) -> Fetch[Any]:
         if wanted.access_key_id is not None:
             keys = AwsKeys(_reveal(wanted.access_key_id), _reveal(wanted.secret_access_key),
                            _reveal(wanted.session_token) or None)
-        fetch = aws.make_fetch(aws.AwsIdentity(keys, wanted.profile, wanted.role_arn, _reveal(wanted.external_id)), clock)
+        fetch = aws.make_fetch(aws.AwsIdentity(keys, wanted.profile, wanted.role_arn, _reveal(wanted.external_id), region),
+                               clock)
     else:
         google = import_module("stayfast.upstreams.credentials.google")
         fetch = google.make_fetch(google.GoogleIdentity(wanted.scope, wanted.file, wanted.managed))

@@ -315,7 +315,7 @@ def _upstream(name: str, upstream_settings: UpstreamSettings, observers: Observe
     if isinstance(upstream_settings, HttpUpstream):
         leases, workers = observers.leases, observers.worker_sync
         upstream = _http(name, upstream_settings, sink, clock, observers.held,
-                         authenticator=make_authenticator(source))
+                         authenticator=make_authenticator(upstream_settings, source))
         return limit_rate(upstream, upstream_settings.rate, leases, shared_buckets(leases, workers), clock)
     if isinstance(upstream_settings, AddedUpstream):
         return upstream_settings.build_upstream(name, clock)
