@@ -1,6 +1,8 @@
 """A gateway whose upstream takes tokens: it renews them, fails at once without one, and shows them nowhere."""
 
 import json
+import os
+import signal
 import time
 from pathlib import Path
 from urllib.error import HTTPError
@@ -41,6 +43,13 @@ def answer(gateway: Gateway, path: str, body: object = None) -> tuple[int, str]:
 def ask(gateway: Gateway, max_tokens: int = 2) -> tuple[int, str]:
     return answer(gateway, "/v1/chat/completions", {
         "model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": max_tokens, "stream": True})
+
+
+def reload(gateway: Gateway) -> None:
+    """Wait until the settings file was loaded again."""
+    n_before = len(gateway.log("reloaded"))
+    os.kill(gateway.pids()[0], signal.SIGHUP)
+    until(lambda: len(gateway.log("reloaded")) > n_before)
 
 
 def test_gateway_sends_the_token_and_shows_no_secret(tmp_path: Path) -> None:
@@ -97,6 +106,28 @@ def test_gateway_without_a_credential_fails_over(tmp_path: Path) -> None:
             until(lambda: answer(gateway, "/readyz")[0] == 200)
             assert [ask(gateway)[0] for _ in range(6)] == [200] * 6
             assert server.provider_tokens == []
+
+
+def test_gateway_starts_and_stops_while_the_issuer_hangs(tmp_path: Path) -> None:
+    """The end of `running` waits for the exit."""
+    with issuers() as server:
+        server.hang.clear()
+        with running(tmp_path, 1, settings_for(tmp_path, server)) as gateway:
+            assert answer(gateway, "/readyz")[0] == 503
+        server.hang.set()
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_gateway_reload_fetches_changed_credentials_before_it_switches(tmp_path: Path) -> None:
+    with issuers() as server, running(tmp_path, 1, settings_for(tmp_path, server)) as gateway:
+        until(lambda: answer(gateway, "/readyz")[0] == 200)
+        settings = (tmp_path / "stayfast.yaml").read_text()
+        for n_fetched, changed in ((1, settings.replace("}}", "}, keepalive_s: 20}", 1)),
+                                   (2, settings.replace('json"}', 'json", scope: other}'))):
+            (tmp_path / "stayfast.yaml").write_text(changed)
+            reload(gateway)
+            assert ask(gateway)[0] == 200
+            assert len([path for path, _ in server.asked if path == "/google/token"]) == n_fetched
 
 
 @pytest.mark.parametrize("works", [True, False])

@@ -32,6 +32,8 @@ class Issuers(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.status, self.life_s = 200, 3600
+        self.hang = threading.Event()
+        self.hang.set()  # cleared: tokens are not answered until it is set again
         self.refuses = False  # the provider: its error quotes the token
         self.asked: list[tuple[str, dict[str, str]]] = []  # paths and forms
         self.provider_tokens: list[str] = []
@@ -67,6 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.endswith("/chat/completions"):
             self._chat()
             return
+        self.server.hang.wait(60)
         form = {name: values[0] for name, values in parse_qs(body.decode()).items()}
         self.server.asked.append((self.path, form))
         if form.get("Action") == "AssumeRole":
