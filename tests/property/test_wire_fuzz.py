@@ -14,39 +14,16 @@ from stayfast.wire import sse
 from stayfast.wire.errors import encode_error, encode_error_event, failure_of_response
 from stayfast.wire.request_body import can_translate, check_json_bounds, decode, encode, parse_conversation
 from stayfast.wire.transcode import make_transcoder
+from tests.unit.wire.altered_json import JSON, paths, replaced
 from tests.unit.wire.full_requests import FULL
 from tests.unit.wire.recorded import STREAMS, body, request
 from tests.unit.wire.whole_answers import ANSWERS
 
-NUMBER = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
-LEAF = st.none() | st.booleans() | NUMBER | st.text(max_size=8)
-JSON = st.recursive(LEAF,
-                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-                    max_leaves=8)
 TALKERS = (Api.CHAT, Api.RESPONSES, Api.MESSAGES)
 FRAGMENT = st.sampled_from([b"data: ", b"event: ", b"error", b"\n", b"\r", b"\n\n", b"\r\n\r\n", b": c", b"[DONE]", b"{}",
                             b'{"choices":[{"index":0,"delta":{"content":"x"}}]}', b'{"error":{"code":3}}',
                             b'{"type":"message_stop"}', b'{"type":"content_block_delta","index":0,"delta":{}}',
                             b'{"type":"response.created","response":{}}', b"\xff", b"\xef\xbb\xbf"]) | st.binary(max_size=9)
-
-
-def paths(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The path of every value inside `value`."""
-    found = [here]
-    if isinstance(value, dict):
-        found += [path for key, inner in value.items() for path in paths(inner, (*here, key))]
-    if isinstance(value, list):
-        found += [path for at, inner in enumerate(value) for path in paths(inner, (*here, at))]
-    return found
-
-
-def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    """`value` with `new` at `path`."""
-    if not path:
-        return new
-    if isinstance(value, dict):
-        return value | {path[0]: replaced(value[path[0]], path[1:], new)}
-    return [replaced(inner, path[1:], new) if at == path[0] else inner for at, inner in enumerate(value)]
 
 
 def attempt(api: Api, raw: bytes) -> Request | None:

@@ -4,9 +4,10 @@ They are made before any system, and each of them reads what it needs from here 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stayfast.compose.caching import Stores, prefix_counts, prefix_gauges, semantic_gauges, store_rows
+from stayfast.compose.credentials import Sources, credential_gauges
 from stayfast.compose.fleet import quota_counters, quota_gauges
 from stayfast.compose.routes import prediction_error_rows, route_cache_rows
 from stayfast.compose.telemetry import ejection_rows, limit_rows, queue_rows, selection_rows, thread_rows
@@ -42,6 +43,7 @@ class Running:
     peers: Mapping[str, Peer]  # network addresses of upstreams, by name
     leases: QuotaLeases | None = None  # None: no other gateway shares the quotas
     effective: SettingsReport | None = None  # None: in a laboratory
+    credentials: Sources = field(default_factory=dict)
 
 
 class CurrentSystem:
@@ -75,6 +77,9 @@ class CurrentSystem:
 
     def flows(self) -> Mapping[str, TokenFlow]:
         return self._running.flows if self._running is not None else {}
+
+    def credentials(self) -> Sources:
+        return self._running.credentials if self._running is not None else {}
 
     def peers(self) -> Mapping[str, Peer]:
         return self._running.peers if self._running is not None else {}
@@ -123,6 +128,7 @@ class CurrentSystem:
                 **route_cache_rows(routes),
                 **store_rows(running.stores), **prefix_gauges(routes, now), **semantic_gauges(routes),
                 **thread_rows(running.turns), **self.read_job_gauges(), **quota_gauges(running.leases),
+                **credential_gauges(running.credentials),
                 RETRY_BUDGET.name: [((route.name,), route.hedging.budget.extra_share(now)) for route in routes.values()]}
 
     def counters(self) -> Samples:

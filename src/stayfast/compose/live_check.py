@@ -1,4 +1,4 @@
-"""`stayfast check --live`: whether each upstream can be reached now: name, connection, TLS, key, model, one token."""
+"""`stayfast check --live`: whether each upstream can be reached now: name, connection, TLS, credential, model, one token."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stayfast.compose.routes import models_requested
 from stayfast.compose.system import Observers, build
@@ -19,6 +19,7 @@ from stayfast.http.client.dialer import make_client_context
 from stayfast.pipeline.attempts.readiness import ProbeConfig, ProbeResult, read_one_token
 from stayfast.settings import HttpUpstream, Settings
 from stayfast.settings.upstreams import EmbeddedUpstream, TurnUpstreamSettings
+from stayfast.upstreams.credentials.renewed import RenewedCredential
 from stayfast.upstreams.embedded import ParentEngine
 
 CONNECT_S = 5.0
@@ -51,6 +52,10 @@ async def check_upstreams(settings: Settings, clock: Clock, rng: Random) -> Asyn
             async for step in _reach(name, upstream, clock):
                 is_reached = is_reached and step.works
                 yield step
+            if name in system.credentials:
+                step = await _fetch_credential(name, system.credentials[name])
+                is_reached = is_reached and step.works
+                yield step
             if not is_reached:
                 continue
         member = system.registry[name]
@@ -60,8 +65,16 @@ async def check_upstreams(settings: Settings, clock: Clock, rng: Random) -> Asyn
         for model in models if member.upstream.can_serve(Api.CHAT) else []:
             result = await read_one_token(member, model, ProbeConfig(), clock, observers.sink)
             yield LiveStep(name, model, not result.code, _describe_token(result, model))
+    system.registry.close()
     for store in system.stores.values():
         await store.close()
+
+
+async def _fetch_credential(name: str, source: RenewedCredential[Any]) -> LiveStep:
+    await source.renew()
+    if (why := source.missing()) is not None:
+        return LiveStep(name, "credential", False, f"kind {source.kind}: {why}. See docs/credentials.md.")
+    return LiveStep(name, "credential", True, f"kind {source.kind}, ends in {format_seconds(source.state.left_s)}")
 
 
 def _describe_token(result: ProbeResult, model: str) -> str:

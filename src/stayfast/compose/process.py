@@ -22,6 +22,7 @@ from stayfast.compose.caching import (
     purge_old_epochs_with_retries,
     restore_learned,
 )
+from stayfast.compose.credentials import CredentialTasks
 from stayfast.compose.engine_metrics import make_scrapers
 from stayfast.compose.engines import Engines, retire_engine
 from stayfast.compose.job_stores import open_job_stores
@@ -60,6 +61,7 @@ class Process:
         self._clock = SystemClock()
         self._rng = Random(os.urandom(16))
         self._tasks = ConnectionTasks(self.report)
+        self._credentials = CredentialTasks(self._tasks.spawn)
         self._engines = Engines(observers.sink, self._clock, self._rng)
         self._of_system: list[asyncio.Task[None]] = []  # end with the system at a reload
         self._of_process: list[asyncio.Task[None]] = []
@@ -84,6 +86,7 @@ class Process:
                               is_sweeper=observers.aggregate.peers.n == 0,
                               has_siblings=bool(observers.aggregate.peers.others))
         system = self._build(settings, None)
+        await self._credentials.start(system.credentials)
         await self._purge_epochs(system, None)
         self._current = ActiveSystem(system)
         self._begin(system)
@@ -121,6 +124,7 @@ class Process:
             await self._jobs.stop()
         self._observers.aggregate.turns.cancel_all()
         self._observers.probes.stop()
+        self._credentials.keep_only({})
         for task in (*self._of_system, *self._of_process, self._purging):
             if task is not None:
                 task.cancel()
@@ -158,9 +162,11 @@ class Process:
                 settings = self._load()
                 unwanted = await self._engines.start_missing(settings.engines) if self._engine_addresses is None else []
                 new = self._build(settings, old)
+                await self._credentials.start(new.credentials)
                 await self._purge_epochs(new, old)
                 self._current.swap(new)
             except (SettingsError, ValueError, OSError) as error:
+                self._credentials.keep_only(old.credentials)
                 sys.stderr.write(f"stayfast: the settings are wrong and were not loaded; the old ones stay:\n{error}\n")
                 self._observers.log.write_event("reload_refused", level="error", detail=str(error)[:_MAX_DETAIL_CHARS])
                 return
@@ -208,6 +214,7 @@ class Process:
         self._of_system = [self._tasks.spawn(system.prober.run())]
         if system.refresher is not None:
             self._of_system.append(self._tasks.spawn(system.refresher.run()))
+        self._credentials.keep_only(system.credentials)
         self._system = system
         if self._jobs is not None:
             self._jobs.settings = system.settings

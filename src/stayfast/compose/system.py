@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -20,6 +20,13 @@ from stayfast.compose.caching import (
     make_stores,
     prefix_findings,
     prefix_state,
+)
+from stayfast.compose.credentials import (
+    Sources,
+    credential_findings,
+    explain_missing_credentials,
+    make_authenticator,
+    make_credentials,
 )
 from stayfast.compose.current import CurrentSystem, Running
 from stayfast.compose.fleet import (
@@ -72,7 +79,9 @@ from stayfast.settings.effective import SettingsReport
 from stayfast.stores.embedder import Embedders
 from stayfast.turns.function import import_turn_function
 from stayfast.turns.served import ServedTurn
+from stayfast.upstreams.authentication import Authenticator
 from stayfast.upstreams.base import Upstream
+from stayfast.upstreams.credentials.renewed import RenewedCredential
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from stayfast.upstreams.embedded import Address, EngineEndpoint, LocalUpstream
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
@@ -103,7 +112,8 @@ class Observers:
                                    counters=lambda: current.counters() | self.fleet.counters() | {
                                        WEBSOCKET_MESSAGES.name: self.sockets.message_rows()})
         recent = RecentRequests(settings.recent)
-        reported = ReportedFindings(clock, lambda: [*prefix_findings(current.routes(), clock), *self.fleet.findings()])
+        reported = ReportedFindings(clock, lambda: [
+            *prefix_findings(current.routes(), clock), *self.fleet.findings(), *credential_findings(current.credentials())])
         self.probes = make_probes(siblings.n if siblings is not None else 0, current, self.log,
                                   lambda: self.writer.n_dropped, clock)
         self.tracing = make_span_exporter(settings, self.log, current.peers)
@@ -170,6 +180,7 @@ class System:
     together: WorkerAggregate
     stores: Stores
     turns: Mapping[str, ServedTurn]  # by upstream
+    credentials: Sources
     embedding: Embedders | None = None  # None: no semantic cache, or its packages are missing
     leases: QuotaLeases | None = None  # None: no other gateway shares the quotas
     refresher: PrefixRefresher | None = None  # None: no route has a budget for refreshing prompt caches
@@ -189,7 +200,9 @@ class System:
         return frozenset(name for name, route in self.settings.routes.items() if route.resumable)
 
     def unready(self) -> str | None:
-        """Why it is not ready yet. Ready at once if no upstream is to be probed."""
+        """Why it is not ready. Ready at once if no upstream is to be probed."""
+        if self.credentials and (why := explain_missing_credentials(self.credentials, self.settings.upstreams)) is not None:
+            return why
         if self.registry.has_proven or not self.prober.n_targets:
             return None
         reasons = "; ".join(f"{name}: {code}" for name, code in self.prober.complaints.items())
@@ -219,7 +232,8 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     observers.held.resize(settings.server.max_buffered_bytes)
     if observers.leases is not None:
         observers.leases.configure(settings.fleet, tenant_quotas(settings))
-    registry = _registry(settings, observers, doors, clock, rng, old=old)
+    credentials = make_credentials(settings, (old.settings, old.credentials) if old is not None else None, clock, rng, sink)
+    registry = _registry(settings, observers, doors, clock, rng, old=old, credentials=credentials)
     turns = {member.upstream.name: member.upstream for member in registry if isinstance(member.upstream, ServedTurn)}
     open_stores = make_stores(settings, (old.settings, old.stores) if old is not None else None, clock=clock, sink=sink,
                               rng=rng)
@@ -240,14 +254,14 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
     effective = SettingsReport(settings, old.effective if old is not None else None, clock.wall())
     observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()),
-                                   peer_addresses(settings), observers.leases, effective))
-    return System(settings, gateway, registry, prober, observers.aggregate, open_stores, turns, embedding=embeds,
-                  leases=observers.leases, refresher=make_refresher(named, registry, clock, sink), jobs=jobs,
-                  effective=effective, snapshots=observers.snapshots)
+                                   peer_addresses(settings), observers.leases, effective, credentials))
+    return System(settings, gateway, registry, prober, observers.aggregate, open_stores, turns, credentials,
+                  embedding=embeds, leases=observers.leases, refresher=make_refresher(named, registry, clock, sink),
+                  jobs=jobs, effective=effective, snapshots=observers.snapshots)
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,
-              old: System | None) -> Registry:
+              old: System | None, credentials: Sources) -> Registry:
     """The upstreams: unchanged ones of the old system, and new ones."""
     members = []
     for name, upstream_settings in settings.upstreams.items():
@@ -257,7 +271,7 @@ def _registry(settings: Settings, observers: Observers, doors: Mapping[str, Engi
                 member.upstream.replace_function(import_turn_function(upstream_settings.turn))
         else:
             upstream = _upstream(name, upstream_settings, observers, doors, clock,
-                                 old_turn=old.turns.get(name) if old is not None else None)
+                                 old_turn=old.turns.get(name) if old is not None else None, source=credentials.get(name))
             may_act_twice = not isinstance(upstream_settings, TurnUpstreamSettings) or upstream_settings.idempotent
             member = UpstreamState(upstream, upstream_settings.limit, upstream_settings.breaker, rng, observers.sink,
                                    is_not_idempotent=not may_act_twice)
@@ -295,13 +309,14 @@ def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, ob
 
 
 def _upstream(name: str, upstream_settings: UpstreamSettings, observers: Observers, doors: Mapping[str, EngineEndpoint],
-              clock: Clock, *, old_turn: ServedTurn | None) -> Upstream:
-    """old_turn: of the same name before a reload; clients may still resume its turns."""
+              clock: Clock, *, old_turn: ServedTurn | None, source: RenewedCredential[Any] | None) -> Upstream:
+    """old_turn: of the same name before a reload; clients may still resume its turns. source: of its credential."""
     sink = observers.sink
     if isinstance(upstream_settings, HttpUpstream):
         leases, workers = observers.leases, observers.worker_sync
-        return limit_rate(_http(name, upstream_settings, sink, clock, observers.held), upstream_settings.rate, leases,
-                          shared_buckets(leases, workers), clock)
+        upstream = _http(name, upstream_settings, sink, clock, observers.held,
+                         authenticator=make_authenticator(upstream_settings, source))
+        return limit_rate(upstream, upstream_settings.rate, leases, shared_buckets(leases, workers), clock)
     if isinstance(upstream_settings, AddedUpstream):
         return upstream_settings.build_upstream(name, clock)
     if isinstance(upstream_settings, TurnUpstreamSettings):
@@ -313,7 +328,8 @@ def _upstream(name: str, upstream_settings: UpstreamSettings, observers: Observe
                          calls_tools=upstream_settings.engine.model != TINY)
 
 
-def _http(name: str, upstream_settings: HttpUpstream, sink: Sink, clock: Clock, held: HeldBytes) -> Upstream:
+def _http(name: str, upstream_settings: HttpUpstream, sink: Sink, clock: Clock, held: HeldBytes, *,
+          authenticator: Authenticator | None) -> Upstream:
     http = HttpConfig(upstream_settings.base_url, max_connections=upstream_settings.max_connections or 0,
                       http=upstream_settings.http, keepalive_s=upstream_settings.keepalive_s,
                       ca_file=upstream_settings.ca_file, verify=upstream_settings.verify)
@@ -323,7 +339,7 @@ def _http(name: str, upstream_settings: HttpUpstream, sink: Sink, clock: Clock, 
         tuple((header.lower(), value.reveal()) for header, value in upstream_settings.headers.items()),
         request_usage=upstream_settings.request_usage, send_deadline=upstream_settings.send_deadline,
         paths={Api(api): path for api, path in upstream_settings.paths.items()},
-        key_header=upstream_settings.key_header.lower())
+        key_header=upstream_settings.key_header.lower(), authenticator=authenticator)
     return DialectUpstream(name, dialect, HttpClient(name, http, sink=sink, clock=clock), clock, held)
 
 

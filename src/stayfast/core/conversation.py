@@ -35,10 +35,13 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """Reasoning of an earlier turn. Providers accept it back only with their `signature`."""
+    """Reasoning of an earlier turn. Providers accept it back only with their `signature`. `redacted`: encrypted reasoning
+    instead of a text, which only its provider can read.
+    """
 
     text: str
     signature: str | None = None
+    redacted: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from stayfast.core.credentials import CredentialRenewalFailed, CredentialRenewed
 from stayfast.core.samples import PromptSampled, QuotaReported
 from stayfast.core.steps import StepDone
 from stayfast.core.types import Api, Outcome, Stage, Usage
@@ -467,7 +468,8 @@ Fact = (StageDone | TokenGaps | AttemptDone | RequestDone | RequestRefused | Con
         | ProbeFailed | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreCallDone
         | StoreChanged | PrefixFinding | SemanticLookup | SemanticJudged | JudgeUnclear | Renewed | Retried | Ejected
         | TurnFailed | KeysFailed | ConnectionsClosed | DescriptorsExhausted | JobEnded | BatchEnded | JobReturned
-        | JobLeaseLost | JobsSwept | JobStoreCalled | PromptSampled | QuotaReported)
+        | JobLeaseLost | JobsSwept | JobStoreCalled | PromptSampled | QuotaReported
+        | CredentialRenewed | CredentialRenewalFailed)
 
 
 def describe_budget(spent: float, budget: float) -> str:

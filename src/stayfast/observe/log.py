@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from stayfast.core.clock import Clock
+from stayfast.core.credentials import CredentialRenewalFailed, CredentialRenewed
 from stayfast.core.events import (
     AttemptDone,
     BreakerChanged,
@@ -265,6 +266,12 @@ class LogSink:
             self.write_event("engine", level="warning" if fact.state == "crashed" else "info", state=fact.state,
                              pid=fact.pid,
                      detail=fact.detail)
+        elif isinstance(fact, CredentialRenewed):
+            self.write_event("credential_renewed", upstream=fact.upstream, kind=fact.kind, left_s=fact.left_s)
+        elif isinstance(fact, CredentialRenewalFailed):
+            self.write_event("credential_not_renewed", level="error" if fact.left_s == 0 else "warning",
+                             upstream=fact.upstream, kind=fact.kind, n_failed=fact.n_failed, left_s=fact.left_s,
+                             detail=fact.why)
         elif isinstance(fact, JobLeaseLost):
             self.write_event("job_lease_lost", level="warning", route=fact.route,
                      detail="another worker has the job; this one's result is discarded")

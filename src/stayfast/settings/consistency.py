@@ -14,6 +14,7 @@ from stayfast.observe.tracing.config import otlp_problem
 from stayfast.policy.admission.overload import ANY_TENANT
 from stayfast.policy.fleet.config import REDIS_URL, REDIS_URL_FORM
 from stayfast.server.config import ServerConfig, check_exposure, is_loopback
+from stayfast.settings.credentials import credentials_problem
 from stayfast.settings.model import Settings
 from stayfast.settings.price_table import all_rows, find_row
 from stayfast.settings.problems import Path, Problem, format_path, quote, suggest
@@ -132,6 +133,9 @@ def _check_upstreams(settings: Settings, check_engine: Callable[[EngineConfig], 
         elif (isinstance(upstream, HttpUpstream) and upstream.ca_file is not None
                 and not FilePath(upstream.ca_file).is_file()):
             add_problem(("upstreams", name, "ca_file"), "no such file")
+        elif isinstance(upstream, HttpUpstream) and upstream.credentials is not None:
+            if (problem := credentials_problem(upstream.credentials)) is not None:
+                add_problem(("upstreams", name, "credentials"), problem)
         elif isinstance(upstream, TurnUpstreamSettings):
             try:
                 check_turn(upstream.turn)

@@ -118,7 +118,8 @@ def shape_of_type(hint: Any) -> Shape:
     if origin is not None and isinstance(origin, type) and issubclass(origin, AnyMapping) and args[0] is str:
         return TableField(shape_of_type(args[1]))
     if origin in (Union, UnionType):
-        return _shape_of_union([arg for arg in args if arg is not NoneType])
+        shape = _shape_of_union([arg for arg in args if arg is not NoneType])
+        return OptionalField(shape) if isinstance(shape, VariantField) and NoneType in args else shape
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return WordField(tuple(word.value for word in hint), hint)
     if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):

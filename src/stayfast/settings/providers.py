@@ -30,8 +30,8 @@ _SHARED_PROTOCOLS: Final = ("openai", "anthropic")  # spoken at many addresses
 
 class ProviderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row. base_url: may have parts in braces (ADDRESS_FIELDS); empty: there is no common address. key_variable: of the
-    default key. key_header: empty: of the kind. credentials: that are used without a key. paths: by API, instead of the
-    usual ones. price_list: its rows in price_table.json, for addresses whose host matches price_hosts.
+    default key. key_header: empty: of the kind. credentials: that are used without a key, if its variable is not set. paths:
+    by API, instead of the usual ones. price_list: its rows in price_table.json, for hosts that match price_hosts.
     """
 
     kind: Protocol
@@ -139,8 +139,11 @@ def _settings_of(row: ProviderRow, upstream: YamlMapping, variables: Mapping[str
     if not has_own_address and row.base_url and all(
             fullmatch(ADDRESS_PART, parts[field]) for field in row.address_fields):
         yield "base_url", row.fill(row.base_url, parts)
-    if row.key_variable and not has_own_address and not _has_credentials(upstream, row):
-        yield "key", f"${{{row.key_variable}}}"
+    if not has_own_address and not _has_credentials(upstream, row):
+        if row.credentials and not variables.get(row.key_variable) and "key" not in upstream.entries:
+            yield "credentials", {"kind": row.credentials}
+        elif row.key_variable:
+            yield "key", f"${{{row.key_variable}}}"
     if row.key_header:
         yield "key_header", row.key_header
     yield "apis", tuple(api.value for api in row.apis)

@@ -18,6 +18,7 @@ from stayfast.policy.admission.quota import QuotaConfig
 from stayfast.policy.fleet.config import REDIS_URL, REDIS_URL_FORM
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
+from stayfast.settings.credentials import AwsCredentials, Credentials
 from stayfast.settings.providers import ADDRESS_FIELDS, ADDRESS_PART, Protocol, ProviderRow, all_providers
 from stayfast.stores.remote_store import SharedConfig
 from stayfast.upstreams.base import Upstream as UpstreamProtocol
@@ -77,6 +78,9 @@ class HttpUpstream:
     key_header: Annotated[str, SettingDoc(
         "Header of the key; authorization: as a bearer token. Empty: by kind.", pattern="[A-Za-z0-9-]*",
         form="a header's name")] = ""
+    credentials: Annotated[Credentials | None, SettingDoc(
+        "Credentials that expire and are renewed, instead of `key` (docs/credentials.md). Unset, at the provider's own "
+        "address: those of docs/providers.md, where it has no key.")] = None
     headers: Annotated[Mapping[str, Secret],
                        SettingDoc("Headers of every request to it.")] = field(default_factory=empty_mapping)
     models: Annotated[Mapping[str, str], MODELS] = field(default_factory=empty_mapping)
@@ -128,7 +132,10 @@ class HttpUpstream:
         check_headers(self.headers)
         if self.engine_metrics != "off" and (self.kind != "openai" or self._is_hosted(row)):
             raise ValueError(f"engine_metrics must be off for {self.host}: only engines of your own have /metrics")
-        self._check_key(row)
+        if self.credentials is not None:
+            self._check_credentials(self.credentials)
+        else:
+            self._check_key(row)
 
     def _address(self, row: ProviderRow) -> str:
         """The address, without a slash at its end."""
@@ -147,6 +154,24 @@ class HttpUpstream:
         if not url:
             raise ValueError(f"base_url is missing: {self.provider or self.kind} has no common address")
         return url
+
+    def _check_credentials(self, credentials: Credentials) -> None:
+        if self.key is not None and self.key.reveal():
+            raise ValueError("credentials must not be set with key: choose one of them")
+        if any(name.lower() == "authorization" for name in self.headers):
+            raise ValueError("headers.authorization must not be set with credentials, which send it")
+        if isinstance(credentials, AwsCredentials) is not (self.kind == "bedrock"):
+            raise ValueError("credentials must be of kind aws for kind bedrock" if self.kind == "bedrock" else
+                             "credentials of kind aws are for kind bedrock only")
+        if self.kind == "bedrock" and not self.aws_region:
+            raise ValueError("region is missing: a signature names it")
+        object.__setattr__(self, "key", None)
+
+    @property
+    def aws_region(self) -> str:
+        """Of its address; empty if neither `region` nor the host names it."""
+        named = fullmatch(r"bedrock-runtime(-fips)?\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?", self.host)
+        return self.region or (named[2] if named is not None else "")
 
     def _check_apis(self) -> None:
         allowed = NATIVE_APIS[self.kind]

@@ -18,6 +18,9 @@ class AwsKeys(NamedTuple):
     secret_access_key: str
     session_token: str | None = None
 
+    def __repr__(self) -> str:
+        return "AwsKeys(***)"
+
 
 class CredentialSource(Protocol[Credential_co]):
     """A credential that expires, renewed off the path of requests. Task-safe."""
@@ -37,4 +40,4 @@ class Authenticator(Protocol):
         """target: the path and query that are sent. now_wall: seconds since the epoch. Raises CredentialMissing."""
 
     def secrets(self) -> Sequence[str]:
-        """What errors of the upstream must not quote."""
+        """What errors of the upstream must not quote; the same object until it changes."""

@@ -21,7 +21,9 @@ from stayfast.http.client.client import HttpClient, Response
 from stayfast.http.client.response import RequestTemplate
 from stayfast.upstreams.authentication import Authenticator, CredentialMissing
 from stayfast.upstreams.base import AnswerStream, Call
+from stayfast.wire import event_stream
 from stayfast.wire.continuation import encode_continuation_body
+from stayfast.wire.converse.errors import converse_failure
 from stayfast.wire.errors import Secrets, failure_of_response, find_in_band_failure
 from stayfast.wire.request_body import can_collect_stream, can_translate, encode
 from stayfast.wire.trace_context import encode_trace_headers
@@ -35,11 +37,13 @@ MODEL_PATHS = {(Api.GEMINI, False): "/models/{model}:generateContent",
                (Api.GEMINI, True): "/models/{model}:streamGenerateContent?alt=sse",
                (Api.CONVERSE, False): "/model/{model}/converse", (Api.CONVERSE, True): "/model/{model}/converse-stream"}
 MAX_MODEL_TEMPLATES = 1024
-PREFERRED = (Api.CHAT, Api.MESSAGES, Api.RESPONSES)  # targets of translation, best first
+PREFERRED = (Api.CHAT, Api.MESSAGES, Api.RESPONSES, Api.CONVERSE)  # targets of translation, best first
 ANTHROPIC_VERSION = "2023-06-01"
 MAX_ERROR_BODY_BYTES = 64 * 1024
 _FIRST_HOP = (HOP_HEADER, "1")
 EMPTY_CHUNK = Chunk(b"")
+_EVENTS = "text/event-stream"
+_STREAM_TYPES = {Api.CONVERSE: event_stream.CONTENT_TYPE}  # others stream _EVENTS
 _BEARER = "authorization"
 _KEY_HEADERS = {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}  # others send a bearer token
 _STREAM_REFUSALS = (400, 403, 404, 422, 501)  # statuses that refuse streaming, if the body contains "stream"
@@ -85,8 +89,7 @@ class DialectUpstream:
         self._clock = clock
         self._headers = (*_key_headers(config), *config.headers)
         self._authenticator = config.authenticator
-        self._fixed_secrets = (config.key or "", *(value for _, value in config.headers))
-        self._constant_secrets = Secrets(self._fixed_secrets)
+        self._secrets = UpstreamSecrets((config.key or "", *(value for _, value in config.headers)), config.authenticator)
         self._templates: dict[tuple[Api, bool, str], RequestTemplate] = {}  # the model is empty where the path is fixed
         self._paths = {**{(api, streams): path for api, path in PATHS.items() for streams in (False, True)}, **MODEL_PATHS,
                        **{(api, streams): _choose_path(path, streams=streams)
@@ -141,7 +144,7 @@ class DialectUpstream:
                 call.sending.has_started = True
             translated = make_transcoder(spoken, request, source_streams=is_stream, upstream=self.name,
                                     hide_usage=self._config.request_usage and not request.include_usage,
-                                    created_at=int(self._clock.wall()))
+                                    created_at=int(self._clock.wall()), answer_id=call.request_id)
 
         template, own_headers = self._template(spoken, call.model, streams=streams), self._headers_for(call)
         if self._authenticator is not None:
@@ -153,19 +156,19 @@ class DialectUpstream:
         try:
             headers = response.headers
             if response.status != 200:
-                raise await self._failure(response, spoken)
+                raise await self._failure(response, spoken, request.api)
             if "content-encoding" in headers:
                 self._check_coding(response)
-            is_stream = headers.get("content-type", "").startswith("text/event-stream")
+            is_stream = headers.get("content-type", "").startswith(_STREAM_TYPES.get(spoken, _EVENTS))
             if is_stream is not expects_stream:
                 if request.stream:
-                    raise await self._failure(response, spoken)
+                    raise await self._failure(response, spoken, request.api)
                 expect(is_stream=is_stream)
             translated.summary.is_degraded = DEGRADED_HEADER in headers
         except BaseException:
             response.close()
             raise
-        return HttpStream(response, translated, self._secrets(), Holding(self._held), on_end)
+        return HttpStream(response, translated, self._secrets.now(), Holding(self._held), on_end)
 
     async def _encode_body(self, call: Call, spoken: Api, *, streams: bool, want_usage: bool) -> bytes:
         """The body in the endpoint's protocol. Raises Rejected if it cannot be translated."""
@@ -178,11 +181,6 @@ class DialectUpstream:
         if call.marker is not None:
             body = call.marker.write(body, spoken)
         return encode_continuation_body(body, request.api, spoken) if call.is_continuation else body
-
-    def _secrets(self) -> Secrets:
-        if self._authenticator is None:
-            return self._constant_secrets
-        return Secrets([*self._fixed_secrets, *self._authenticator.secrets()])
 
     def close(self) -> None:
         self._client.close()
@@ -200,14 +198,14 @@ class DialectUpstream:
         key = (spoken, streams, model if "{model}" in path else "")
         template = self._templates.get(key)
         if template is None:
-            template = self._make_template(path.replace("{model}", quote(model, safe="")), streams=streams)
+            accept = _STREAM_TYPES.get(spoken, _EVENTS) if streams else "application/json"
+            template = self._make_template(path.replace("{model}", quote(model, safe="")), accept)
             if len(self._templates) < MAX_MODEL_TEMPLATES:
                 self._templates[key] = template
         return template
 
-    def _make_template(self, path: str, *, streams: bool) -> RequestTemplate:
-        fields = (("content-type", "application/json"), ("accept", "text/event-stream" if streams else "application/json"),
-                  ("accept-encoding", "identity"), *self._headers)
+    def _make_template(self, path: str, accept: str) -> RequestTemplate:
+        fields = (("content-type", "application/json"), ("accept", accept), ("accept-encoding", "identity"), *self._headers)
         return self._client.make_template("POST", self._client.base_path + path, fields)
 
     def _headers_for(self, call: Call) -> list[tuple[str, str]]:
@@ -229,7 +227,7 @@ class DialectUpstream:
             headers.append(("anthropic-version", ANTHROPIC_VERSION))
         return headers
 
-    async def _failure(self, response: Response, spoken: Api) -> UpstreamFailed:
+    async def _failure(self, response: Response, spoken: Api, client: Api) -> UpstreamFailed:
         """The error for an unsuccessful response. Reads a bounded part of its body."""
         parts, n_bytes = [], 0
         while n_bytes < MAX_ERROR_BODY_BYTES and (data := await response.read()):
@@ -242,13 +240,16 @@ class DialectUpstream:
                                                                   f"is not "
                                  "followed: set its base_url to the final address", upstream_status=status)
         if status >= 400:
-            failed = failure_of_response(self.name, spoken, status, response.headers, body, now_wall=self._clock.wall())
+            now_wall = self._clock.wall()
+            failed = (converse_failure(self.name, client, status, response.headers, body, now_wall=now_wall)
+                      if spoken is Api.CONVERSE else
+                      failure_of_response(self.name, spoken, status, response.headers, body, now_wall=now_wall))
         else:
             failed = find_in_band_failure(self.name, body) or UpstreamMisconfigured(
                 self.name, Fault.MALFORMED, "the upstream did not send the requested stream" if status == 200
                 else f"upstream {self.name} sent the unexpected status {status}",
                 upstream_status=status)
-        return self._secrets().redact_failure(failed)
+        return self._secrets.now().redact_failure(failed)
 
     def _check_coding(self, response: Response) -> None:
         coding = response.headers.get("content-encoding", "").strip().lower()
@@ -260,6 +261,23 @@ class DialectUpstream:
 
     def __repr__(self) -> str:
         return f"<DialectUpstream {self.name} ({self.kind}) {self._client!r}>"
+
+
+class UpstreamSecrets:
+    """What errors of one upstream must not quote, made anew only when the authenticator's credential has changed."""
+
+    __slots__ = ("_authenticator", "_fixed", "_known", "_seen")
+
+    def __init__(self, fixed: Sequence[str], authenticator: Authenticator | None) -> None:
+        self._fixed = fixed
+        self._authenticator = authenticator
+        self._seen: Sequence[str] = ()
+        self._known = Secrets(fixed)
+
+    def now(self) -> Secrets:
+        if self._authenticator is not None and (seen := self._authenticator.secrets()) is not self._seen:
+            self._seen, self._known = seen, Secrets([*self._fixed, *seen])
+        return self._known
 
 
 class UpstreamMisconfigured(UpstreamFailed):

@@ -36,10 +36,11 @@ class TextDelta(Struct, frozen=True, gc=False):
 
 
 class ThinkingDelta(Struct, frozen=True, gc=False):
-    """More reasoning text, or the `signature` at the end of a reasoning block."""
+    """More reasoning text, the `signature` at the end of a reasoning block, or a whole encrypted block (`redacted`)."""
 
     text: str
     signature: str = ""
+    redacted: str = ""
 
 
 class ToolBegin(Struct, frozen=True, gc=False):

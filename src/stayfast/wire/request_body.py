@@ -23,8 +23,9 @@ from msgspec import Meta, Raw, Struct
 from stayfast.core.conversation import Conversation, RawObject
 from stayfast.core.errors import Rejected
 from stayfast.core.events import RequestParams
-from stayfast.core.types import Api, CacheControl, Request
+from stayfast.core.types import CLIENT_APIS, Api, CacheControl, Request
 from stayfast.wire.chat import request as chat
+from stayfast.wire.converse import request as converse
 from stayfast.wire.dialect import MAX_NUMBER, has_value, missing_field, require, untranslatable_field
 from stayfast.wire.messages import request as messages
 from stayfast.wire.responses import request as responses
@@ -303,11 +304,12 @@ def read_sampling_params(request: Request) -> RequestParams:
 
 
 _BODIES: Final[dict[Api, Callable[..., dict[str, Any]]]] = {
-    Api.CHAT: chat.encode_body, Api.RESPONSES: responses.encode_body, Api.MESSAGES: messages.encode_body}
+    Api.CHAT: chat.encode_body, Api.RESPONSES: responses.encode_body, Api.MESSAGES: messages.encode_body,
+    Api.CONVERSE: converse.encode_body}
 _TRANSLATABLE: Final = frozenset({
-    *((client, upstream) for client in _BODIES for upstream in _BODIES),
+    *((client, upstream) for client in _BODIES if client in CLIENT_APIS for upstream in _BODIES),
     *((api, api) for api in Api),
-    (Api.COMPLETIONS, Api.CHAT),
+    (Api.COMPLETIONS, Api.CHAT), (Api.COMPLETIONS, Api.CONVERSE),
 })
 _UNSET: Final = (b"", b"null", b"false", b"1")
 _NEVER_STREAMED: Final = {
@@ -348,7 +350,10 @@ def encode(request: Request, to: Api, model: str, *, stream: bool, want_usage: b
     parsed = parse_conversation(request)
     if parsed.native:
         raise untranslatable_field(parsed.native[0], to.value)
-    return _ENCODER.encode(_BODIES[to](parsed, model, stream=stream))
+    fields = _BODIES[to](parsed, model, stream=stream)
+    if to is Api.CONVERSE and converse.has_members(request.body):
+        fields = converse.add_members(fields, decode_typed(converse.MEMBERS_DECODER, request.body))
+    return _ENCODER.encode(fields)
 
 
 def parse_conversation(request: Request) -> Conversation:

@@ -9,15 +9,15 @@ Embeddings and token counts are always whole and have one dialect.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
-from msgspec import Raw, Struct
 
 from stayfast.core.types import AnswerSummary, Api, Chunk, Request
-from stayfast.wire import sse, usage
+from stayfast.wire import sse
 from stayfast.wire.chat.stream_decoder import ChatCollector, ChatDecoder
 from stayfast.wire.chat.stream_encoder import ChatEncoder, CompletionsEncoder
+from stayfast.wire.converse.stream_decoder import ConverseDecoder
 from stayfast.wire.dialect import (
     AnswerCollector,
     BodyDecoder,
@@ -28,65 +28,20 @@ from stayfast.wire.dialect import (
     StreamEncoder,
     parse_object,
 )
+from stayfast.wire.event_stream import FrameSplitter, MalformedFrame, parse_frame
 from stayfast.wire.messages.stream_decoder import MessagesCollector, MessagesDecoder
 from stayfast.wire.messages.stream_encoder import MessagesEncoder
 from stayfast.wire.request_body import can_translate
 from stayfast.wire.responses.stream_decoder import ResponsesCollector, ResponsesDecoder
 from stayfast.wire.responses.stream_encoder import ResponsesEncoder
 from stayfast.wire.tool_call_sequencer import ToolCallSequencer
-
-
-class WireEmbedding(Struct, gc=False):
-    """One vector. `__post_init__` runs Python code for each, which lets the event loop's thread run during a long decode."""
-
-    embedding: Raw = Raw(b"")
-
-    def __post_init__(self) -> None:
-        """Nothing to check."""
-
-
-class Embeddings(Struct, gc=False):
-    data: list[WireEmbedding] | None = None
-    usage: Any = None
-    error: Any = None
-
-
-class TokenCount(Struct, gc=False):
-    input_tokens: int | None = None
-    error: Any = None
-
-
-_DECODERS: Final[dict[Api, "msgspec.json.Decoder[Embeddings | TokenCount]"]] = {
-    Api.EMBEDDINGS: msgspec.json.Decoder(Embeddings), Api.COUNT_TOKENS: msgspec.json.Decoder(TokenCount)}
-
-
-class UntranslatedDecoder(BodyDecoder):
-    """Decodes one embeddings or count_tokens answer."""
-
-    __slots__ = ("_api",)
-
-    def __init__(self, upstream: str, api: Api, summary: AnswerSummary) -> None:
-        super().__init__(upstream, summary)
-        self._api = api
-
-    def read_body(self, body: bytes) -> None:
-        try:
-            parsed = _DECODERS[self._api].decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return self.fail_malformed(f"a body that is no {self._api.value} answer")
-        if parsed.error:
-            return self.fail_in_band(parse_object(body))
-        if isinstance(parsed, Embeddings):
-            self.summary.usage = usage.parse_openai_usage(parsed.usage)
-        if (parsed.data if isinstance(parsed, Embeddings) else parsed.input_tokens) is None:
-            return self.fail_malformed("an answer without its content")
-        return self._complete(self.summary.usage)
-
+from stayfast.wire.untranslated import UntranslatedDecoder
 
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024  # 2048 embeddings of 3072 floats, as text, are 130 MB
 
 _CHAT: Final = Api.CHAT
 DONE_TERMINATED_APIS: Final = (Api.CHAT, Api.COMPLETIONS)
+_ID_PREFIXES: Final = {Api.CHAT: "chatcmpl-", Api.COMPLETIONS: "cmpl-", Api.RESPONSES: "resp_", Api.MESSAGES: "msg_"}
 _LF: Final = 0x0A
 _CR: Final = 0x0D
 _DONE: Final = b"data: [DONE]\n\n"
@@ -125,10 +80,11 @@ class Transcoder(Protocol):
 class _StreamTranscoder(ABC):
     """A streamed answer, event by event. Subclasses decide what the client gets of each."""
 
-    def __init__(self, decoder: StreamDecoder) -> None:
+    def __init__(self, decoder: StreamDecoder, splitter: sse.EventSplitter | FrameSplitter) -> None:
         self.summary = decoder.summary
         self._decoder = decoder
-        self._splitter = sse.EventSplitter()
+        self._splitter = splitter
+        self._parse_block = parse_frame if isinstance(splitter, FrameSplitter) else sse.parse_block
 
     n_held_bytes = 0
 
@@ -139,12 +95,15 @@ class _StreamTranscoder(ABC):
     def feed(self, data: bytes) -> Chunk | None:
         out: list[bytes] = []
         n_content = 0
-        for block in self._split(data):
-            event, name = (block, b"") if self._splitter.are_bare_data else sse.parse_block(block)
-            if event is not None:
-                n_content += self._convert_event(event, name, out)
-            if self._decoder.has_ended:
-                break
+        try:
+            for block in self._split(data):
+                event, name = (block, b"") if self._splitter.are_bare_data else self._parse_block(block)
+                if event is not None:
+                    n_content += self._convert_event(event, name, out)
+                if self._decoder.has_ended:
+                    break
+        except MalformedFrame as malformed:
+            self._decoder.fail_malformed(str(malformed))
         return Chunk(b"".join(out), n_content) if out or n_content else None
 
     def _split(self, data: bytes) -> list[bytes]:
@@ -211,8 +170,9 @@ class PassthroughStream(_StreamTranscoder):
     """One dialect on both sides: events pass verbatim, comments included, and are only read."""
 
     def __init__(self, decoder: StreamDecoder, *, ends_with_done: bool, hide_usage: bool) -> None:
-        super().__init__(decoder)
-        self._held = self._splitter.pending
+        self._events = sse.EventSplitter()
+        super().__init__(decoder, self._events)
+        self._held = self._events.pending
         self._ends_with_done = ends_with_done
         self._hide_usage = hide_usage
 
@@ -238,11 +198,11 @@ class PassthroughStream(_StreamTranscoder):
         if not blocks:
             return None
         decoder = self._decoder
-        verbatim = self._splitter.original_bytes
+        verbatim = self._events.original_bytes
         see = decoder.read_event
         start = n_content = at = 0
         out = b""
-        are_data = self._splitter.are_bare_data
+        are_data = self._events.are_bare_data
         for at, block in enumerate(blocks, 1):
             data, name = (block, b"") if are_data else sse.parse_block(block)
             if data is None:
@@ -273,8 +233,9 @@ class PassthroughStream(_StreamTranscoder):
 class TranslatedStream(_StreamTranscoder):
     """A different dialect on each side: event -> deltas -> the client's events."""
 
-    def __init__(self, decoder: StreamDecoder, encoder: StreamEncoder, *, is_named: bool) -> None:
-        super().__init__(decoder)
+    def __init__(self, decoder: StreamDecoder, encoder: StreamEncoder, splitter: sse.EventSplitter | FrameSplitter, *,
+                 is_named: bool) -> None:
+        super().__init__(decoder, splitter)
         self._encoder = encoder
         self._is_named = is_named  # the client's events have names, and the stream does not end with [DONE]
         self._is_end_written = False
@@ -337,8 +298,9 @@ class AnswerRewriter:
 class CollectedStream(_StreamTranscoder):
     """A stream for a client that wants a body: content is counted as it arrives, the body follows at the end."""
 
-    def __init__(self, decoder: StreamDecoder, collector: AnswerCollector | AnswerRewriter) -> None:
-        super().__init__(decoder)
+    def __init__(self, decoder: StreamDecoder, collector: AnswerCollector | AnswerRewriter,
+                 splitter: sse.EventSplitter | FrameSplitter) -> None:
+        super().__init__(decoder, splitter)
         self._collector = collector
         self.n_held_bytes = 0
 
@@ -431,11 +393,11 @@ class TranslatedAnswer(WholeAnswer):
 
 
 def make_transcoder(source: Api, request: Request, *, source_streams: bool, upstream: str, hide_usage: bool = False,
-               created_at: int = 0) -> Transcoder:
+               created_at: int = 0, answer_id: str = "") -> Transcoder:
     """The transcoder from an upstream of dialect `source` to the client that sent `request`.
 
-    hide_usage: remove the usage chunk that `encode(want_usage=True)` asked for. created_at: seconds since the epoch, for a
-    client dialect with a date if the upstream sends none.
+    hide_usage: remove the usage chunk that `encode(want_usage=True)` asked for. created_at, answer_id: seconds since the
+    epoch and an id, for a client dialect with a date or an id if the upstream sends none.
     Raises ValueError for a pair without a translation, and for a whole answer to a client that streams.
     """
     is_same = request.api is source
@@ -446,22 +408,32 @@ def make_transcoder(source: Api, request: Request, *, source_streams: bool, upst
     summary = AnswerSummary()
     if not source.can_stream:
         return WholeAnswer(UntranslatedDecoder(upstream, source, summary))
-    decoder = make_decoder(source, request, upstream, summary)
+    decoder = make_decoder(source, request, upstream, summary, answer_id)
     ends_with_done = request.api in DONE_TERMINATED_APIS
     if request.stream and is_same:
         return PassthroughStream(decoder, ends_with_done=ends_with_done, hide_usage=hide_usage)
     if request.stream:
-        return TranslatedStream(decoder, make_encoder(request, created_at), is_named=not ends_with_done)
+        return TranslatedStream(decoder, make_encoder(request, created_at), make_splitter(source),
+                                is_named=not ends_with_done)
     if is_same:
-        return CollectedStream(decoder, make_collector(source)) if source_streams else WholeAnswer(decoder)
+        return (CollectedStream(decoder, make_collector(source), make_splitter(source)) if source_streams
+                else WholeAnswer(decoder))
     rewrite = AnswerRewriter(make_encoder(request, created_at), make_collector(request.api))
-    return CollectedStream(decoder, rewrite) if source_streams else TranslatedAnswer(decoder, rewrite)
+    return (CollectedStream(decoder, rewrite, make_splitter(source)) if source_streams
+            else TranslatedAnswer(decoder, rewrite))
 
 
-def make_decoder(api: Api, request: Request, upstream: str, summary: AnswerSummary) -> StreamDecoder:
+def make_splitter(api: Api) -> sse.EventSplitter | FrameSplitter:
+    """The splitter of streams in dialect `api`."""
+    return FrameSplitter() if api is Api.CONVERSE else sse.EventSplitter()
+
+
+def make_decoder(api: Api, request: Request, upstream: str, summary: AnswerSummary, answer_id: str = "") -> StreamDecoder:
     """The decoder of answers in dialect `api`."""
     if api in DONE_TERMINATED_APIS:
         return ChatDecoder(upstream, request.n_choices, summary, is_chat=api is _CHAT)
+    if api is Api.CONVERSE:
+        return ConverseDecoder(upstream, summary, _ID_PREFIXES[request.api] + answer_id if answer_id else "")
     return MessagesDecoder(upstream, summary) if api is Api.MESSAGES else ResponsesDecoder(upstream, summary)
 
 

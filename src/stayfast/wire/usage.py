@@ -1,6 +1,7 @@
 """Token counts: every provider's usage object in, every dialect's usage object out; and estimates without a tokenizer.
 
-OpenAI's input counts include cached tokens; Anthropic's `input_tokens` excludes cache reads and writes.
+OpenAI's input counts include cached tokens; Anthropic's `input_tokens` and Converse's `inputTokens` exclude cache reads and
+writes.
 Reasoning tokens are part of the output in all dialects. An invalid number counts as 0: an odd usage object must not fail
 an answer.
 
@@ -86,6 +87,25 @@ def parse_anthropic_usage(value: object, before: Usage | None = None) -> Usage |
         cache_write_1h=long_lived,
         reasoning=_count(value.get("output_tokens_details"), "thinking_tokens") or before.reasoning,
         tier=_read_tier(value.get("service_tier")) or before.tier,
+    )
+
+
+def parse_converse_usage(value: object, tier: object = None) -> Usage | None:
+    """Read Converse usage; None if there is none. tier: the answer's `serviceTier`."""
+    if not isinstance(value, dict) or not value:
+        return None
+    read, written = _count(value, "cacheReadInputTokens"), _count(value, "cacheWriteInputTokens")
+    details = value.get("cacheDetails")
+    long_lived = sum(_count(detail, "inputTokens") for detail in (details if isinstance(details, list) else ())
+                     if isinstance(detail, dict) and detail.get("ttl") == "1h")
+    long_lived = min(written, long_lived)
+    return Usage(
+        input_total=_count(value, "inputTokens") + read + written,
+        output=_count(value, "outputTokens"),
+        cached_read=read,
+        cache_write_5m=written - long_lived,
+        cache_write_1h=long_lived,
+        tier=_read_tier(tier.get("type") if isinstance(tier, dict) else None),
     )
 
 

@@ -13,7 +13,7 @@ from tests.unit.wire.recorded import request
 
 
 def test_messages_request_normal_form_of_all_blocks() -> None:
-    """Every kind of block has its part; redacted thinking has none."""
+    """Every kind of block has its part."""
     blocks: list[dict[str, Any]] = [
         {"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "redacted_thinking", "data": "x"},
         {"type": "text", "text": "t"}, {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}},
@@ -22,7 +22,8 @@ def test_messages_request_normal_form_of_all_blocks() -> None:
     asked = parse_conversation(request(Api.MESSAGES, messages=[{"role": "assistant", "content": blocks},
                                                          {"role": "user", "content": [result]}]))
     assert asked.messages[0].parts == (
-        Thinking("hm", "s"), Text("t"), Image(url="https://x/y.png"), ToolUse("i", "f", '{"a":1}'))
+        Thinking("hm", "s"), Thinking("", redacted="x"), Text("t"), Image(url="https://x/y.png"),
+        ToolUse("i", "f", '{"a":1}'))
     assert asked.messages[1].parts == (ToolResult("i", (Text("no"),), True),)
 
 

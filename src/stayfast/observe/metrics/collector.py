@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import inf
 
 from stayfast.core.clock import Clock
+from stayfast.core.credentials import CredentialRenewalFailed, CredentialRenewed
 from stayfast.core.events import (
     UNPRICED,
     AttemptDone,
@@ -208,8 +209,16 @@ class MetricsSink:
             count[known.SEMANTIC_JUDGED.name][fact.route, fact.result] += 1
         elif isinstance(fact, RequestRefused):
             count[known.REFUSED.name][str(fact.status), fact.code] += 1
-        elif isinstance(fact, EngineState):
+        else:
+            self._count_process_fact(fact)
+
+    def _count_process_fact(self, fact: Fact) -> None:
+        count = self.totals.counters
+        if isinstance(fact, EngineState):
             count[known.ENGINE_STATES.name][(fact.state,)] += 1
+        elif isinstance(fact, CredentialRenewed | CredentialRenewalFailed):
+            result = "renewed" if isinstance(fact, CredentialRenewed) else "failed"
+            count[known.CREDENTIAL_RENEWALS.name][fact.upstream, result] += 1
 
     def _count_attempts(self, key: _AttemptKey, facts: list[AttemptDone]) -> None:
         route, upstream, outcome, fault, status = key

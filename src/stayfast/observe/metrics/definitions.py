@@ -66,6 +66,8 @@ UNPRICED = _counter("unpriced_attempts", "Attempts with tokens but without a kno
 OPENED = _counter("connections_opened", "New upstream connections.", "upstream", "http_version", "tls")
 REUSED = _counter("connections_reused", "Requests on a pooled connection.", "upstream")
 ENGINE_STATES = _counter("engine_states", "State changes of the embedded engine.", "state")
+CREDENTIAL_RENEWALS = _counter("credential_renewals", "Renewals of credentials by result: renewed, failed.", "upstream",
+                               "result")
 SHEDS = _counter("sheds", "Requests rejected under load or over a quota.", "route", "reason")
 CACHE = _counter("cache_requests", "Requests on routes with a cache, by result.", "route", "result")
 CACHE_SAVED_S = _counter("cache_saved_seconds", "Time to the first token saved by hits, estimated.", "route", "kind")
@@ -166,17 +168,20 @@ JOBS = _gauge("jobs", "Unfinished jobs: queued, deferred or running (maximum of 
 JOBS_OLDEST = _gauge("jobs_oldest_age_seconds", "Age of the oldest queued job (maximum of the workers).", "route")
 JOBS_OVERDUE = _gauge("jobs_overdue_seconds", "How long the most urgent queued job is past its deadline (maximum of the "
                       "workers).", "route")
+CREDENTIAL_MISSING = _gauge("credential_missing", "1 while a worker has no valid credential for an upstream.", "upstream")
 JOBS_ALLOWED = _gauge("jobs_allowed", "Jobs that may run at an upstream by the delay of interactive requests.", "upstream")
 WORKERS = _gauge("workers", "Workers that answered this scrape, and silent ones.", "state")
 BUILD_INFO = _gauge("build_info", "1; version in the labels.", "version", "python")
 
 FAMILIES = (
     REQUESTS, REFUSED, CLIENT_LEFT, DEADLINE_EXCEEDED, STAGE_OVERRUNS, DEGRADED, ATTEMPTS, RETRIES, RETRIES_WITHHELD,
-    EJECTIONS, HEDGES, RESCUES, STALLS, TRUNCATED, TOKENS, COST, UNPRICED, OPENED, REUSED, ENGINE_STATES, SHEDS, CACHE,
+    EJECTIONS, HEDGES, RESCUES, STALLS, TRUNCATED, TOKENS, COST, UNPRICED, OPENED, REUSED, ENGINE_STATES,
+    CREDENTIAL_RENEWALS, SHEDS, CACHE,
     CACHE_SAVED_S, CACHE_SAVED_USD, CACHE_REFRESHES, AFFINITY, PREFIX_TOKENS, PREFIX_CACHE, PREFIX_CACHE_TOKENS,
     PREFIX_WAITS, STORE, TURN_STEPS, TURN_THREADS, LOST, TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE,
     STEP_SECONDS, HANDSHAKE,
     STORE_SECONDS, LOOP_LAG, IN_FLIGHT, QUEUE_DEPTH, LIMIT, BREAKER_STATE, EJECTED, PREDICTOR_ERROR, RETRY_BUDGET,
+    CREDENTIAL_MISSING,
     SPIKE_FACTOR, CACHE_BYTES, CACHE_ENTRIES, STORE_BYTES, STORE_ENTRIES, PREFIX_MOVING, WORKERS, FLEET_BREAKERS,
     FLEET_GATEWAYS, FLEET_AGE, WEBSOCKETS, WEBSOCKET_MESSAGES, BUILD_INFO, SEMANTIC,
     SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR, SEMANTIC_JUDGED, SEMANTIC_JUDGE_MISS,
@@ -188,7 +193,7 @@ FAMILIES = (
 MERGED_BY_MAX = frozenset((BREAKER_STATE.name, FLEET_GATEWAYS.name, FLEET_AGE.name,
                      EJECTED.name, LIMIT.name, PREDICTOR_ERROR.name, PREFIX_MOVING.name,
                      RETRY_BUDGET.name, SEMANTIC_SHADOW.name, SEMANTIC_ERROR.name,
-                     SEMANTIC_JUDGE_MISS.name, JOBS.name, JOBS_OLDEST.name, JOBS_OVERDUE.name,
+                     SEMANTIC_JUDGE_MISS.name, JOBS.name, JOBS_OLDEST.name, JOBS_OVERDUE.name, CREDENTIAL_MISSING.name,
                      ))  # gauges merged by maximum, not by sum
 SLO_FAMILIES = frozenset(family.slo for family in FAMILIES if family.slo)
 

@@ -1,7 +1,7 @@
 """The known fields of messages and count_tokens requests, and their translation to the normal form and back.
 
 Unknown fields and block types are not checked. Translation drops hints: `cache_control`, `citations`, `speed`,
-`inference_geo`, redacted thinking of earlier turns, and unknown fields.
+`inference_geo`, and unknown fields.
 """
 
 from collections.abc import Mapping
@@ -47,6 +47,7 @@ class ContentBlock(Struct, gc=False):
     is_error: bool | None = None
     thinking: str | None = None
     signature: str | None = None
+    data: str | None = None
     cache_control: normal.RawObject | None = None
 
 
@@ -181,7 +182,7 @@ def _read_block(block: ContentBlock, path: str) -> normal.Part | None:
         case "thinking":
             return normal.Thinking(block.thinking or "", block.signature)
         case "redacted_thinking":
-            return None
+            return normal.Thinking("", redacted=block.data) if block.data else None
     raise untranslatable_field(f"{path}.type", ANOTHER_PROTOCOL, "use text, image, tool_use, tool_result and thinking "
                                                                  "blocks")
 
@@ -299,6 +300,8 @@ def _encode_part(part: normal.Part) -> Json | None:
         case normal.Image():
             return {"type": "image", "source": {"type": "url", "url": part.url}}
         case normal.Thinking():
+            if part.redacted is not None:
+                return {"type": "redacted_thinking", "data": part.redacted}
             return ({"type": "thinking", "thinking": part.text, "signature": part.signature}
                     if part.signature else None)
         case normal.ToolUse():

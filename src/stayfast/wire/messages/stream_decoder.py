@@ -137,6 +137,8 @@ class MessagesDecoder(StreamDecoder):
                 return [TextDelta(text)] if (text := text_or_empty(block.get("text"))) else []
             case "thinking":
                 return [ThinkingDelta(text)] if (text := text_or_empty(block.get("thinking"))) else []
+            case "redacted_thinking":
+                return [ThinkingDelta("", redacted=text)] if (text := text_or_empty(block.get("data"))) else []
             case "tool_use":
                 ordinal = self._calls[index] = self._n_calls
                 self._n_calls += 1

@@ -67,6 +67,10 @@ class MessagesEncoder:
         return [{"type": "message_start", "message": message}]
 
     def _encode_thinking(self, delta: ThinkingDelta) -> list[Json]:
+        if delta.redacted:
+            return [*self._close_block(),
+                    *self._open_block("redacted_thinking", {"type": "redacted_thinking", "data": delta.redacted}),
+                    *self._close_block()]
         events = self._open_block("thinking", {"type": "thinking", "thinking": "", "signature": ""})
         if delta.text:
             events.append(self._encode_block_delta({"type": "thinking_delta", "thinking": delta.text}))

@@ -1,0 +1,1 @@
+"""Simulated vendors: providers with their own protocols and errors."""

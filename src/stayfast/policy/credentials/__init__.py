@@ -1,0 +1,1 @@
+"""When credentials that expire are renewed."""
