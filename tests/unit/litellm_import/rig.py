@@ -37,7 +37,7 @@ def reasons(found: ImportedFile, name: str) -> str:
 def variables_of(text: str) -> dict[str, str]:
     """A value for each variable that a written file refers to."""
     special = {"DIGEST": DIGEST, "BASE": "https://host.example", "URL": "https://host.example", "PORT": "6379",
-               "REGION": "us-east-1", "LOCATION": "us-east-1"}
+               "REGION": "us-east-1", "LOCATION": "us-east-1", "CREDENTIALS": __file__, "FILE": __file__}
     return {name: special.get(name.rpartition("_")[2], "some-value") for name in _NEEDED.findall(text)}
 
 

@@ -27,7 +27,8 @@ WORDS = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_si
 KNOWN = ("model_list", "litellm_params", "model_info", "model_name", "model", "api_base", "api_key", "include", "rpm",
          "weight", "order", "timeout", "fallbacks", "model_group_alias", "cache", "cache_params", "type", "host",
          "master_key", "num_retries", "retry_policy", "litellm_settings", "router_settings", "general_settings",
-         "credential_list", "coordination_redis", "optional_pre_call_checks", "callbacks", "organization", "extra_headers", "base_model")
+         "credential_list", "coordination_redis", "optional_pre_call_checks", "callbacks", "organization",
+         "extra_headers", "base_model")
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | WORDS
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
     st.sampled_from(KNOWN) | WORDS, inner, max_size=4), max_leaves=20)
