@@ -9,7 +9,7 @@ from stayfast.cli import print_message
 from stayfast.core.units import make_printable
 from stayfast.settings import SettingsError, SettingsText, read_settings_file
 from stayfast.settings.litellm_import.importer import ImportedFile, import_litellm
-from stayfast.settings.litellm_import.ledger import Verdict
+from stayfast.settings.litellm_import.ledger import ImportVerdict
 from stayfast.settings.litellm_import.report import count_verdicts, format_lists, format_values, format_variables
 
 EXIT_NOT_ALL_TAKEN = 2
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not found.n_routes:
         print_message(f"stayfast import: {arguments.file}: no model of it was taken: there is nothing to serve")
         return 1
-    is_strict_failure = arguments.strict and count_verdicts(found.ledger)[Verdict.NOT_TAKEN] > 0
+    is_strict_failure = arguments.strict and count_verdicts(found.ledger)[ImportVerdict.NOT_TAKEN] > 0
     return EXIT_NOT_ALL_TAKEN if is_strict_failure else 0
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.settings import Settings, SettingsText, load_settings
 from stayfast.settings.litellm_import.importer import ImportedFile, import_litellm
-from stayfast.settings.litellm_import.ledger import Verdict
+from stayfast.settings.litellm_import.ledger import ImportVerdict
 from stayfast.settings.problems import Problem, SettingsError, SourceLocation
 
 DIGEST = "sha256:" + "0" * 64
@@ -23,7 +23,7 @@ def import_text(text: str, files: Mapping[str, str] | None = None) -> ImportedFi
     return import_litellm(SettingsText("config.yaml", text), read)
 
 
-def verdicts(found: ImportedFile) -> dict[str, Verdict]:
+def verdicts(found: ImportedFile) -> dict[str, ImportVerdict]:
     """The list of each value, by its path within its file."""
     return {value.name: found.ledger.mark_of(value).verdict for value in found.ledger.values}
 

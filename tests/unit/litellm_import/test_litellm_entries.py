@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from stayfast.settings.litellm_import.importer import import_litellm
-from stayfast.settings.litellm_import.ledger import Verdict
+from stayfast.settings.litellm_import.ledger import ImportVerdict
 from stayfast.settings.load import SettingsText
 from stayfast.settings.problems import SettingsError
 from stayfast.settings.upstreams import HttpUpstream
@@ -57,7 +57,7 @@ def test_prefix_of_a_model_names_the_upstream(model: str, params: dict[str, Any]
     assert isinstance(made, HttpUpstream)
     assert made.host == host
     assert settings.model_for("m", upstream_name) == name
-    assert verdicts(found)["model_list[0].litellm_params.model"] is not Verdict.NOT_TAKEN
+    assert verdicts(found)["model_list[0].litellm_params.model"] is not ImportVerdict.NOT_TAKEN
 
 
 @pytest.mark.parametrize("model", ["cohere/command-r", "huggingface/x/y", "watsonx/x", "sagemaker/x", "replicate/x",
@@ -68,7 +68,7 @@ def test_model_that_cannot_be_reached_is_not_taken(model: str) -> None:
     found = import_text(f"model_list:\n{entry(model)}{entry('openai/x', 'other')}")
     assert list(load_written(found).routes) == ["other"]
     listed = {path: verdict for path, verdict in verdicts(found).items() if path.startswith("model_list[0]")}
-    assert set(listed.values()) == {Verdict.NOT_TAKEN}
+    assert set(listed.values()) == {ImportVerdict.NOT_TAKEN}
     assert len(listed) == 2
 
 
@@ -96,7 +96,7 @@ def test_the_same_entry_twice_is_one_place() -> None:
     """It is listed as taken differently."""
     found = import_text("model_list:\n" + entry("openai/a") * 2)
     assert load_written(found).routes["m"].upstreams == ("openai",)
-    assert verdicts(found)["model_list[1].model_name"] is Verdict.DIFFERENT
+    assert verdicts(found)["model_list[1].model_name"] is ImportVerdict.DIFFERENT
 
 
 def test_orders_that_differ_make_a_list() -> None:
@@ -140,7 +140,7 @@ def test_pattern_becomes_a_route_for_each_listed_model() -> None:
     assert settings.routes["groq/openai/gpt-oss-120b"].upstreams == ("groq",)
     assert settings.model_for("groq/openai/gpt-oss-120b", "groq") == "openai/gpt-oss-120b"
     assert settings.routes["groq/openai/gpt-oss-20b"].upstreams == ("mistral",)
-    assert verdicts(found)["model_list[0].model_name"] is Verdict.DIFFERENT
+    assert verdicts(found)["model_list[0].model_name"] is ImportVerdict.DIFFERENT
 
 
 @pytest.mark.parametrize(("model", "name"), [("azure_ai/*", "azure/*"), ("openai/*", "single"), ("openai/gpt-*", "*"),
@@ -150,7 +150,7 @@ def test_pattern_without_listed_models_is_not_taken(model: str, name: str) -> No
     params = {"api_base": "'https://r.openai.azure.com'", "api_key": "os.environ/A"}
     found = import_text("model_list:\n" + entry(model, name, **params))
     assert found.n_routes == 0
-    assert verdicts(found)["model_list[0].litellm_params.model"] is Verdict.NOT_TAKEN
+    assert verdicts(found)["model_list[0].litellm_params.model"] is ImportVerdict.NOT_TAKEN
 
 
 def test_host_alone_and_missing_key_are_named_as_differences() -> None:
@@ -175,7 +175,7 @@ def test_setting_of_another_provider_is_not_taken() -> None:
     found = import_text("model_list:\n" + entry("groq/x", region_name="eu", api_version="v", vertex_project="p"))
     listed = verdicts(found)
     assert {listed[f"model_list[0].litellm_params.{name}"] for name in ("region_name", "api_version", "vertex_project")} == {
-        Verdict.NOT_TAKEN}
+        ImportVerdict.NOT_TAKEN}
 
 
 @pytest.mark.parametrize(("model", "params", "lines"), [
@@ -200,8 +200,8 @@ def test_credential_that_no_entry_names_is_not_taken() -> None:
     """And a name without a credential."""
     found = import_text("model_list:\n" + entry("openai/x", litellm_credential_name="none")
                         + "credential_list: [{credential_name: c, credential_values: {api_key: os.environ/K}}]\n")
-    assert verdicts(found)["credential_list[0].credential_values.api_key"] is Verdict.NOT_TAKEN
-    assert verdicts(found)["model_list[0].litellm_params.litellm_credential_name"] is Verdict.NOT_TAKEN
+    assert verdicts(found)["credential_list[0].credential_values.api_key"] is ImportVerdict.NOT_TAKEN
+    assert verdicts(found)["model_list[0].litellm_params.litellm_credential_name"] is ImportVerdict.NOT_TAKEN
 
 
 def test_included_file_adds_its_models_and_overrides_sections() -> None:
@@ -213,7 +213,7 @@ def test_included_file_adds_its_models_and_overrides_sections() -> None:
     assert list(settings.routes) == ["a", "b"]
     assert settings.server.max_body_bytes == 1 << 20
     assert settings.tracing.exporter == "none"
-    assert verdicts(found)["general_settings.otel"] is Verdict.NOT_TAKEN
+    assert verdicts(found)["general_settings.otel"] is ImportVerdict.NOT_TAKEN
 
 
 def test_file_that_includes_itself_is_refused() -> None:
@@ -229,7 +229,7 @@ def test_duplicate_key_is_listed() -> None:
     """The first one applies."""
     found = import_text("router_settings:\n  num_retries: 1\n  num_retries: 2\n")
     assert "max_attempts: 2" in found.text
-    assert [verdict for path, verdict in verdicts(found).items() if "problem" in path] == [Verdict.NOT_TAKEN]
+    assert [verdict for path, verdict in verdicts(found).items() if "problem" in path] == [ImportVerdict.NOT_TAKEN]
 
 
 def test_aliases_that_multiply_are_refused() -> None:

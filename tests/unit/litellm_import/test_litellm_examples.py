@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stayfast.settings.litellm_import.ledger import Verdict
+from stayfast.settings.litellm_import.ledger import ImportVerdict
 from stayfast.settings.litellm_import.report import count_verdicts, format_values
 from tests.absent import absent
 from tests.unit.litellm_import.rig import import_text, load_written, verdicts
@@ -55,7 +55,7 @@ def test_each_value_of_an_example_is_in_one_list(name: str) -> None:
     found = import_text(EXAMPLES[name])
     counts = count_verdicts(found.ledger)
     assert sum(counts.values()) == len(found.ledger.values) > 0
-    assert len(format_values(found.ledger).splitlines()) == len(Verdict) + sum(counts.values())
+    assert len(format_values(found.ledger).splitlines()) == len(ImportVerdict) + sum(counts.values())
 
 
 @pytest.mark.parametrize("name", sorted(NOTHING_TO_SERVE & EXAMPLES.keys()))
@@ -63,4 +63,4 @@ def test_example_without_models_writes_no_route(name: str) -> None:
     """All of it is listed as not taken."""
     found = import_text(EXAMPLES[name])
     assert found.n_routes == 0
-    assert set(verdicts(found).values()) == {Verdict.NOT_TAKEN}
+    assert set(verdicts(found).values()) == {ImportVerdict.NOT_TAKEN}

@@ -1,5 +1,6 @@
 """The table of known settings: each row does what it lists, and the page has the table."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import yaml
 
 from scripts.litellm_table import PAGE, renew
+from stayfast.server.auth import digest_key
 from stayfast.settings.litellm_import.known import (
     CACHE,
     CALLS,
@@ -19,7 +21,8 @@ from stayfast.settings.litellm_import.known import (
     KnownSetting,
     find_known,
 )
-from stayfast.settings.litellm_import.ledger import Verdict
+from stayfast.settings.litellm_import.ledger import ImportVerdict
+from tests.docs.pages import blocks
 from tests.unit.litellm_import.rig import import_text, load_written, verdicts
 
 BASE = """\
@@ -39,7 +42,7 @@ SAMPLED = [pytest.param(row, name, id=f"{row.section}-{name}") for row in TABLE 
            if name not in ("base_url", "cache_responses", "redis_host", "redis_port", "redis_password", "redis_username",
                            "redis_db", "redis_ssl", "callbacks", "success_callback", "failure_callback", "service_callback",
                            "default_in_redis_ttl", "default_fallbacks", "type", "mode")]
-REFUSED = [pytest.param(row, name, id=f"{row.section}-{name}") for row in TABLE if row.verdict is Verdict.NOT_TAKEN
+REFUSED = [pytest.param(row, name, id=f"{row.section}-{name}") for row in TABLE if row.verdict is ImportVerdict.NOT_TAKEN
            for name in row.names.split()]
 
 
@@ -68,7 +71,7 @@ def test_setting_with_a_sample_changes_the_written_file(row: KnownSetting, name:
     listed = {path: verdict for path, verdict in verdicts(found).items() if path.endswith(name) or f"{name}[" in path
               or f"{name}." in path}
     assert listed
-    assert set(listed.values()) <= {row.verdict, Verdict.DIFFERENT}, listed
+    assert set(listed.values()) <= {row.verdict, ImportVerdict.DIFFERENT}, listed
 
 
 @pytest.mark.parametrize(("row", "name"), REFUSED)
@@ -78,7 +81,7 @@ def test_setting_that_is_not_taken_changes_nothing(row: KnownSetting, name: str)
     without = import_text(with_setting(row.section, "description", "x"))
     strip = [line.partition("  #")[0] for line in found.text.splitlines() if not line.lstrip().startswith("#")]
     assert strip == [line.partition("  #")[0] for line in without.text.splitlines() if not line.lstrip().startswith("#")]
-    assert [verdict for path, verdict in verdicts(found).items() if path.endswith(name)] == [Verdict.NOT_TAKEN]
+    assert [verdict for path, verdict in verdicts(found).items() if path.endswith(name)] == [ImportVerdict.NOT_TAKEN]
 
 
 def test_names_of_the_table_are_unique_in_their_section() -> None:
@@ -87,6 +90,18 @@ def test_names_of_the_table_are_unique_in_their_section() -> None:
         names = [name for row in TABLE if row.section == section for name in row.names.split()]
         assert len(set(names)) == len(names)
         assert all(find_known(section, name) is not None for name in names)
+
+
+def test_result_on_the_page_is_what_the_import_writes() -> None:
+    """The first two files of the page, without comments."""
+    source, result = next(blocks(PAGE, "yml")), next(blocks(PAGE, "yaml"))
+    assert yaml.safe_load(import_text(source).text) == yaml.safe_load(result)
+
+
+def test_digest_of_a_virtual_key_is_that_of_litellm() -> None:
+    """SHA-256 in hexadecimal digits, so that digests of its database can be taken over."""
+    key = "sk-a-virtual-key-of-litellm"
+    assert digest_key(key) == "sha256:" + hashlib.sha256(key.encode()).hexdigest()
 
 
 def test_page_has_the_table() -> None:

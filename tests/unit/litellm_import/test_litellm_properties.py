@@ -6,7 +6,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.settings.litellm_import.ledger import Verdict
+from stayfast.settings.litellm_import.ledger import ImportVerdict
 from stayfast.settings.litellm_import.report import count_verdicts, format_lists, format_values
 from stayfast.settings.yaml_nodes import parse
 from tests.unit.litellm_import.rig import import_text, verdicts
@@ -55,7 +55,7 @@ def test_unknown_key_anywhere_is_listed_as_not_taken(name: str, value: object, p
     text = yaml.safe_dump(tree, allow_unicode=True)
     imported = import_text(text)
     listed = [verdict for path, verdict in verdicts(imported).items() if "unheard-" in path]
-    assert listed == [Verdict.NOT_TAKEN], where
+    assert listed == [ImportVerdict.NOT_TAKEN], where
     line = next(n for n, one in enumerate(text.splitlines(), 1) if "unheard-" in one)
     assert f"config.yaml:{line}: " in format_values(imported.ledger).partition("not taken:")[2]
 
@@ -69,7 +69,7 @@ def test_each_value_of_any_configuration_is_in_one_list(tree: dict[str, Any]) ->
     assert len({value.path for value in values}) == len(values)
     assert sum(count_verdicts(imported.ledger).values()) == len(values)
     assert sum(len(group.values) for group in imported.ledger.groups()) == len(values)
-    assert len(format_values(imported.ledger).splitlines()) == len(values) + len(Verdict)
+    assert len(format_values(imported.ledger).splitlines()) == len(values) + len(ImportVerdict)
     assert parse(imported.text, "")[1] == []
 
 

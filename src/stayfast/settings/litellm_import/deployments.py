@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 from stayfast.settings.litellm_import.identities import read_credentials
 from stayfast.settings.litellm_import.known import ENTRY, INFO, PARAMS, PRICE_NAMES, find_known, mark_known
-from stayfast.settings.litellm_import.ledger import SourceNode, Verdict
-from stayfast.settings.litellm_import.providers import NamedModel, ProviderRow, azure_resource, find_provider
+from stayfast.settings.litellm_import.ledger import ImportVerdict, SourceNode
+from stayfast.settings.litellm_import.providers import NamedModel, PrefixRow, azure_resource, find_provider
 from stayfast.settings.litellm_import.scalars import (
     SecretNames,
     as_reference,
@@ -173,7 +173,7 @@ class EntryReader:
         own = read_switch(values.first("ssl_verify"))
         return self._verify if own is None else own
 
-    def _key(self, row: ProviderRow, values: "_Values", base: SourceNode | None, *, is_kind: bool) -> str:
+    def _key(self, row: PrefixRow, values: "_Values", base: SourceNode | None, *, is_kind: bool) -> str:
         node = values.first("api_key")
         if node is not None and node.text:
             return self._secrets.take_secret(node, f"{row.provider}_KEY", "`key`")
@@ -183,7 +183,7 @@ class EntryReader:
             return ""
         return f"${{{row.variable}}}" if row.variable else ""
 
-    def _headers(self, row: ProviderRow, values: "_Values") -> tuple[tuple[str, str], ...]:
+    def _headers(self, row: PrefixRow, values: "_Values") -> tuple[tuple[str, str], ...]:
         found = []
         for section in (values.first("extra_headers"), values.first("headers")):
             for name, node in (section.entries() if section is not None else {}).items():
@@ -222,7 +222,8 @@ class _Values:
                 if only is not None and provider.startswith(only):
                     if row is not None and source is not self._sources[0]:
                         node.differ(row.becomes, row.why)
-                elif row is not None and row.verdict is not Verdict.NOT_TAKEN and not (name in self._read or node.is_null):
+                elif (row is not None and row.verdict is not ImportVerdict.NOT_TAKEN
+                        and not (name in self._read or node.is_null)):
                     node.refuse("an upstream of this provider has no use for it")
 
 
@@ -236,7 +237,7 @@ def _field(name: str, named: NamedModel, values: _Values, variable: str) -> str:
     return as_reference(node.text) if node is not None and node.text else f"${{{variable}}}"
 
 
-def _given_address(row: ProviderRow, base: SourceNode, text: str) -> tuple[tuple[str, str], ...] | None:
+def _given_address(row: PrefixRow, base: SourceNode, text: str) -> tuple[tuple[str, str], ...] | None:
     name = variable_of(text)
     suffix = {"azure": "/openai/v1", "azure-anthropic": "/anthropic/v1"}.get(row.provider, "")
     if name is not None:

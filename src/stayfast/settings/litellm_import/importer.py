@@ -10,7 +10,7 @@ from pathlib import PurePath
 from stayfast.settings.litellm_import.calls import CallSettings, add_fallbacks, most_attempts, write_tracing
 from stayfast.settings.litellm_import.deployments import Deployment, EntryReader
 from stayfast.settings.litellm_import.known import GENERAL, TOP, mark_known
-from stayfast.settings.litellm_import.ledger import Ledger, Mark, SourceNode, SourceValue, TooManyValues, Verdict
+from stayfast.settings.litellm_import.ledger import ImportVerdict, Mark, SourceNode, SourceValue, TooManyValues, ValueLedger
 from stayfast.settings.litellm_import.routes import (
     ImportedRoute,
     UpstreamTable,
@@ -34,7 +34,7 @@ class ImportedFile:
     """The result. `text`: of the settings file; `ledger`: what became of each value."""
 
     text: str
-    ledger: Ledger
+    ledger: ValueLedger
     n_upstreams: int
     n_routes: int
 
@@ -77,7 +77,7 @@ class _Files:
     def __init__(self, read: Callable[[str, str], SettingsText]) -> None:
         self._read = read
         self._roots: list[SourceNode] = []
-        self.ledger = Ledger()
+        self.ledger = ValueLedger()
         self.variables: set[str] = set()
 
     def add(self, file: SettingsText, including: tuple[str, ...]) -> None:
@@ -94,7 +94,7 @@ class _Files:
             raise SettingsError([Problem(tree.location, (), str(error))]) from None
         for n, problem in enumerate(problems):
             self.ledger.add(SourceValue((number, *problem.path, f"problem {n + 1}"), problem.location),
-                            Mark(Verdict.NOT_TAKEN, "", problem.message))
+                            Mark(ImportVerdict.NOT_TAKEN, "", problem.message))
         self.variables |= names_in(file.text)
         root = SourceNode(tree, (number,), tree.location, self.ledger)
         self._roots.append(root)
@@ -257,7 +257,8 @@ def _write_master_key(key: SourceNode, root: OutSection, secrets: SecretNames) -
     name = secrets.take_secret(key, "STAYFAST_MASTER_KEY", "`server: {keys: {master: ...}}`")[2:-1]
     digest = f"{name}_DIGEST"
     key.differ("`server: {keys: {master: ...}, admins: [master]}`",
-               f"only the digest is stored: set {digest} to sha256: and the SHA-256 of the key in {name}")
+               f"only the digest is stored: set {digest} to sha256: and the SHA-256 of the key in {name}, of 16 "
+               "characters or more")
     server = root.section("server")
     server.note(f'{digest}="sha256:$(printf %s "${name}" | sha256sum | cut -d" " -f1)"')
     server.section("keys").set("master", f"${{{digest}}}", key.place)

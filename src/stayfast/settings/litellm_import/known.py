@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from stayfast.settings.litellm_import.ledger import SourceNode, Verdict
+from stayfast.settings.litellm_import.ledger import ImportVerdict, SourceNode
 from stayfast.settings.litellm_import.scalars import is_off, switch_of
 
-_T, _D, _N = Verdict.TAKEN, Verdict.DIFFERENT, Verdict.NOT_TAKEN
+_T, _D, _N = ImportVerdict.TAKEN, ImportVerdict.DIFFERENT, ImportVerdict.NOT_TAKEN
 TOP, ENTRY, PARAMS, INFO = "", "model_list[]", "model_list[].litellm_params", "model_list[].model_info"
 CALLS, CACHE, GENERAL = "router_settings, litellm_settings", "litellm_settings.cache_params", "general_settings"
 
@@ -23,7 +23,7 @@ class KnownSetting:
 
     section: str
     names: str
-    verdict: Verdict
+    verdict: ImportVerdict
     becomes: str
     why: str = ""
     sample: str = ""

@@ -17,7 +17,7 @@ MAX_VALUES = 100_000  # aliases of aliases multiply
 UNKNOWN = "not a setting that the import knows"
 
 
-class Verdict(IntEnum):
+class ImportVerdict(IntEnum):
     """The three lists, the weakest first."""
 
     TAKEN = 0
@@ -42,7 +42,7 @@ class SourceValue:
 class Mark:
     """What became of a value, or of a section. `becomes`: the settings, in words. `why`: empty if there is none."""
 
-    verdict: Verdict
+    verdict: ImportVerdict
     becomes: str
     why: str
 
@@ -60,7 +60,7 @@ class TooManyValues(ValueError):
     """A source with more than MAX_VALUES values."""
 
 
-class Ledger:
+class ValueLedger:
     """The values of all source files and their marks."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Ledger:
     def mark_of(self, value: SourceValue) -> Mark:
         """Its mark; of one that was not read: not taken."""
         known = self._marks.get(value.path)
-        return known[1] if known is not None else Mark(Verdict.NOT_TAKEN, "", UNKNOWN)
+        return known[1] if known is not None else Mark(ImportVerdict.NOT_TAKEN, "", UNKNOWN)
 
     def groups(self) -> list[MarkedValues]:
         """The values by their marks, in the order of the files; unread ones by the widest section without a mark."""
@@ -139,7 +139,7 @@ class SourceNode:
 
     __slots__ = ("_ledger", "location", "node", "path")
 
-    def __init__(self, node: Node, path: Path, location: SourceLocation, ledger: Ledger) -> None:
+    def __init__(self, node: Node, path: Path, location: SourceLocation, ledger: ValueLedger) -> None:
         self.node = node
         self.path = path
         self.location = location
@@ -195,17 +195,17 @@ class SourceNode:
 
     def take(self, becomes: str) -> None:
         """Mark this and all below as taken."""
-        self._mark(Verdict.TAKEN, becomes, "")
+        self._mark(ImportVerdict.TAKEN, becomes, "")
 
     def differ(self, becomes: str, why: str) -> None:
         """Mark this and all below as taken differently."""
-        self._mark(Verdict.DIFFERENT, becomes, why)
+        self._mark(ImportVerdict.DIFFERENT, becomes, why)
 
     def refuse(self, why: str) -> None:
         """Mark this and all below as not taken."""
-        self._mark(Verdict.NOT_TAKEN, "", why)
+        self._mark(ImportVerdict.NOT_TAKEN, "", why)
 
-    def _mark(self, verdict: Verdict, becomes: str, why: str) -> None:
+    def _mark(self, verdict: ImportVerdict, becomes: str, why: str) -> None:
         self._ledger.mark(SourceValue(self.path, self.location), Mark(verdict, becomes, why))
 
     def __repr__(self) -> str:

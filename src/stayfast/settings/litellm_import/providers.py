@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True, slots=True)
-class ProviderRow:
+class PrefixRow:
     """One prefix of LiteLLM. `provider`: ours; `variable`: the key's usual variable there, empty: none; `needs`: the fields
     of the address, with LiteLLM's variable for each. `is_own`: an engine of your own, which has no common address.
     """
@@ -27,44 +27,44 @@ class ProviderRow:
 
 _AWS = MappingProxyType({"region": "AWS_REGION"})
 _GOOGLE = MappingProxyType({"project": "VERTEXAI_PROJECT", "region": "VERTEXAI_LOCATION"})
-PREFIXES: Final[Mapping[str, ProviderRow]] = MappingProxyType({
-    "openai": ProviderRow("openai", "OPENAI_API_KEY"),
-    "text-completion-openai": ProviderRow("openai", "OPENAI_API_KEY"),
-    "custom_openai": ProviderRow("openai", "OPENAI_API_KEY", is_own=True),
-    "openai_like": ProviderRow("openai", "OPENAI_LIKE_API_KEY", is_own=True),
-    "azure": ProviderRow("azure", "AZURE_API_KEY"),
-    "azure_text": ProviderRow("azure", "AZURE_API_KEY"),
-    "azure_ai": ProviderRow("azure", "AZURE_AI_API_KEY"),
-    "anthropic": ProviderRow("anthropic", "ANTHROPIC_API_KEY"),
-    "bedrock": ProviderRow("bedrock", needs=_AWS),
-    "bedrock_converse": ProviderRow("bedrock", needs=_AWS),
-    "vertex_ai": ProviderRow("vertex", needs=_GOOGLE),
-    "vertex_ai_beta": ProviderRow("vertex", needs=_GOOGLE),
-    "gemini": ProviderRow("gemini", "GEMINI_API_KEY"),
-    "xai": ProviderRow("xai", "XAI_API_KEY"),
-    "groq": ProviderRow("groq", "GROQ_API_KEY"),
-    "mistral": ProviderRow("mistral", "MISTRAL_API_KEY"),
-    "deepseek": ProviderRow("deepseek", "DEEPSEEK_API_KEY"),
-    "openrouter": ProviderRow("openrouter", "OPENROUTER_API_KEY"),
-    "together_ai": ProviderRow("together", "TOGETHERAI_API_KEY"),
-    "fireworks_ai": ProviderRow("fireworks", "FIREWORKS_AI_API_KEY"),
-    "cerebras": ProviderRow("cerebras", "CEREBRAS_API_KEY"),
-    "sambanova": ProviderRow("sambanova", "SAMBANOVA_API_KEY"),
-    "perplexity": ProviderRow("perplexity", "PERPLEXITYAI_API_KEY"),
-    "nvidia_nim": ProviderRow("nvidia", "NVIDIA_NIM_API_KEY"),
-    "nebius": ProviderRow("nebius", "NEBIUS_API_KEY"),
-    "hyperbolic": ProviderRow("hyperbolic", "HYPERBOLIC_API_KEY"),
-    "moonshot": ProviderRow("moonshot", "MOONSHOT_API_KEY"),
-    "github": ProviderRow("github", "GITHUB_API_KEY"),
-    "cloudflare": ProviderRow("cloudflare", "CLOUDFLARE_API_KEY",
+PREFIXES: Final[Mapping[str, PrefixRow]] = MappingProxyType({
+    "openai": PrefixRow("openai", "OPENAI_API_KEY"),
+    "text-completion-openai": PrefixRow("openai", "OPENAI_API_KEY"),
+    "custom_openai": PrefixRow("openai", "OPENAI_API_KEY", is_own=True),
+    "openai_like": PrefixRow("openai", "OPENAI_LIKE_API_KEY", is_own=True),
+    "azure": PrefixRow("azure", "AZURE_API_KEY"),
+    "azure_text": PrefixRow("azure", "AZURE_API_KEY"),
+    "azure_ai": PrefixRow("azure", "AZURE_AI_API_KEY"),
+    "anthropic": PrefixRow("anthropic", "ANTHROPIC_API_KEY"),
+    "bedrock": PrefixRow("bedrock", needs=_AWS),
+    "bedrock_converse": PrefixRow("bedrock", needs=_AWS),
+    "vertex_ai": PrefixRow("vertex", needs=_GOOGLE),
+    "vertex_ai_beta": PrefixRow("vertex", needs=_GOOGLE),
+    "gemini": PrefixRow("gemini", "GEMINI_API_KEY"),
+    "xai": PrefixRow("xai", "XAI_API_KEY"),
+    "groq": PrefixRow("groq", "GROQ_API_KEY"),
+    "mistral": PrefixRow("mistral", "MISTRAL_API_KEY"),
+    "deepseek": PrefixRow("deepseek", "DEEPSEEK_API_KEY"),
+    "openrouter": PrefixRow("openrouter", "OPENROUTER_API_KEY"),
+    "together_ai": PrefixRow("together", "TOGETHERAI_API_KEY"),
+    "fireworks_ai": PrefixRow("fireworks", "FIREWORKS_AI_API_KEY"),
+    "cerebras": PrefixRow("cerebras", "CEREBRAS_API_KEY"),
+    "sambanova": PrefixRow("sambanova", "SAMBANOVA_API_KEY"),
+    "perplexity": PrefixRow("perplexity", "PERPLEXITYAI_API_KEY"),
+    "nvidia_nim": PrefixRow("nvidia", "NVIDIA_NIM_API_KEY"),
+    "nebius": PrefixRow("nebius", "NEBIUS_API_KEY"),
+    "hyperbolic": PrefixRow("hyperbolic", "HYPERBOLIC_API_KEY"),
+    "moonshot": PrefixRow("moonshot", "MOONSHOT_API_KEY"),
+    "github": PrefixRow("github", "GITHUB_API_KEY"),
+    "cloudflare": PrefixRow("cloudflare", "CLOUDFLARE_API_KEY",
                               MappingProxyType({"account": "CLOUDFLARE_ACCOUNT_ID"})),
-    "databricks": ProviderRow("databricks", "DATABRICKS_API_KEY", is_own=True),
-    "litellm_proxy": ProviderRow("litellm", "LITELLM_PROXY_API_KEY", is_own=True),
-    "hosted_vllm": ProviderRow("vllm", "HOSTED_VLLM_API_KEY:-", is_own=True),
-    "ollama": ProviderRow("ollama", is_own=True, default_url="http://127.0.0.1:11434/v1"),
-    "ollama_chat": ProviderRow("ollama", is_own=True, default_url="http://127.0.0.1:11434/v1"),
-    "lm_studio": ProviderRow("lmstudio", is_own=True, default_url="http://127.0.0.1:1234/v1"),
-    "llamafile": ProviderRow("llamacpp", is_own=True, default_url="http://127.0.0.1:8080/v1"),
+    "databricks": PrefixRow("databricks", "DATABRICKS_API_KEY", is_own=True),
+    "litellm_proxy": PrefixRow("litellm", "LITELLM_PROXY_API_KEY", is_own=True),
+    "hosted_vllm": PrefixRow("vllm", "HOSTED_VLLM_API_KEY:-", is_own=True),
+    "ollama": PrefixRow("ollama", is_own=True, default_url="http://127.0.0.1:11434/v1"),
+    "ollama_chat": PrefixRow("ollama", is_own=True, default_url="http://127.0.0.1:11434/v1"),
+    "lm_studio": PrefixRow("lmstudio", is_own=True, default_url="http://127.0.0.1:1234/v1"),
+    "llamafile": PrefixRow("llamacpp", is_own=True, default_url="http://127.0.0.1:8080/v1"),
 })
 # Prefixes with OpenAI's protocol at an address that is not in our table: taken if the file has `api_base`.
 SPEAK_OPENAI: Final = frozenset({
@@ -95,7 +95,7 @@ class NamedModel:
     `note`: what was assumed.
     """
 
-    row: ProviderRow
+    row: PrefixRow
     prefix: str
     model: str
     region: str = ""
@@ -113,11 +113,11 @@ def find_provider(model: str, stated: str | None, *, has_address: bool) -> Named
     if prefix in PREFIXES:
         return _refine(NamedModel(PREFIXES[prefix], prefix, name))
     if prefix in SPEAK_OPENAI and has_address:
-        return NamedModel(ProviderRow("openai", is_own=True), prefix, name, note=f"taken as OpenAI's protocol ({prefix})")
+        return NamedModel(PrefixRow("openai", is_own=True), prefix, name, note=f"taken as OpenAI's protocol ({prefix})")
     why = f"the provider {prefix} is not supported"
     if prefix in SPEAK_OPENAI:
         why += "; it has OpenAI's protocol: write an upstream of kind openai with its base_url"
-    return NamedModel(ProviderRow(""), prefix, name, why_not=why)
+    return NamedModel(PrefixRow(""), prefix, name, why_not=why)
 
 
 def _guess(model: str, prefix: str, *, has_address: bool) -> NamedModel:
@@ -128,7 +128,7 @@ def _guess(model: str, prefix: str, *, has_address: bool) -> NamedModel:
     if has_address or model == "*":
         return NamedModel(PREFIXES["openai"], "openai", model, note="without a prefix: taken as OpenAI's protocol")
     why = f"{prefix}/ is no provider that the import knows" if prefix else "without a provider's prefix, and no known model"
-    return NamedModel(ProviderRow(""), prefix, model, why_not=why)
+    return NamedModel(PrefixRow(""), prefix, model, why_not=why)
 
 
 def _refine(found: NamedModel) -> NamedModel:
@@ -139,7 +139,7 @@ def _refine(found: NamedModel) -> NamedModel:
     if row.provider == "vertex":
         return _read_vertex(found)
     if found.prefix == "azure_ai" and model.startswith("claude"):
-        return NamedModel(ProviderRow("azure-anthropic", row.variable), found.prefix, model)
+        return NamedModel(PrefixRow("azure-anthropic", row.variable), found.prefix, model)
     if found.prefix == "azure":  # LiteLLM's marks of a protocol, not part of a deployment's name
         for mark in ("responses/", "o_series/", "gpt5_series/"):
             model = model.removeprefix(mark)
@@ -166,11 +166,11 @@ def _read_vertex(found: NamedModel) -> NamedModel:
     model, row = found.model, found.row
     model = model.removeprefix("gemini/")
     if model.startswith("claude"):
-        return NamedModel(ProviderRow("vertex-anthropic", needs=row.needs), found.prefix, model)
+        return NamedModel(PrefixRow("vertex-anthropic", needs=row.needs), found.prefix, model)
     if model.startswith("gemini") or model == "*":
         return NamedModel(row, found.prefix, model)
     if "/" in model:  # meta/llama-...-maas and others, at the OpenAI-compatible address
-        return NamedModel(ProviderRow("vertex-openai", needs=row.needs), found.prefix, model.removeprefix("openai/"))
+        return NamedModel(PrefixRow("vertex-openai", needs=row.needs), found.prefix, model.removeprefix("openai/"))
     return NamedModel(row, found.prefix, model, why_not="this model of Vertex AI has a protocol that is not supported")
 
 
