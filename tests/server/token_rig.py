@@ -32,6 +32,9 @@ class Issuers(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.status, self.life_s = 200, 3600
+        self.hang = threading.Event()
+        self.hang.set()  # cleared: tokens are not answered until it is set again
+        self.refuses = False  # the provider: its error quotes the token
         self.asked: list[tuple[str, dict[str, str]]] = []  # paths and forms
         self.provider_tokens: list[str] = []
 
@@ -66,6 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.endswith("/chat/completions"):
             self._chat()
             return
+        self.server.hang.wait(60)
         form = {name: values[0] for name, values in parse_qs(body.decode()).items()}
         self.server.asked.append((self.path, form))
         if form.get("Action") == "AssumeRole":
@@ -76,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _chat(self) -> None:
         self.server.provider_tokens.append(self.headers["authorization"])
-        if self.headers["authorization"] == f"Bearer {TOKEN}":
+        if self.headers["authorization"] == f"Bearer {TOKEN}" and not self.server.refuses:
             self._answer(b"data: %s\n\ndata: [DONE]\n\n" % json.dumps(CHUNK).encode(), 200, media="text/event-stream")
         else:
             self._answer({"error": {"message": f"no {self.headers['authorization']}", "code": "x", "type": "y"}}, 401)

@@ -39,6 +39,7 @@ _FUNCTIONS = {  # commands whose function is not `run` in the module of the same
     "key": ("files", "make_key"),
     "alerts": ("files", "print_alerts"),
     "dashboard": ("files", "print_dashboard"),
+    "import": ("import_command", "run"),
 }
 
 
@@ -143,6 +144,14 @@ def _parser() -> argparse.ArgumentParser:
     init = commands.add_parser("init", help="write a settings file to start from")
     init.add_argument("file", nargs="?", default="stayfast.yaml", help="output file (default: %(default)s)")
     init.add_argument("--force", action="store_true", help="overwrite the file if it exists")
+
+    imported = commands.add_parser("import", help="write a settings file from that of another gateway")
+    imported.add_argument("format", choices=("litellm",), help="of the file")
+    imported.add_argument("file", metavar="FILE", help="LiteLLM's config.yaml")
+    imported.add_argument("-o", "--output", metavar="FILE", help="output file (default: standard output)")
+    imported.add_argument("--force", action="store_true", help="overwrite the file if it exists")
+    imported.add_argument("--report", action="store_true", help="only list what becomes of every single value")
+    imported.add_argument("--strict", action="store_true", help="exit with 2 if any value is not taken")
 
     schema = commands.add_parser("schema", help="print the JSON Schema of the settings")
     schema.add_argument("--markdown", action="store_true", help="print the reference page instead")

@@ -35,7 +35,7 @@ def make_credentials(settings: Settings, old: tuple[Settings, Sources] | None, c
         if old is not None and name in old[1] and _credentials_of(old[0], name) == wanted:
             sources[name] = old[1][name]
         else:
-            fetch = fetch_in_thread(name, _make_fetch(wanted, clock))
+            fetch = fetch_in_thread(name, _make_fetch(wanted, upstream.aws_region, clock))
             sources[name] = RenewedCredential(name, wanted.kind, fetch, clock=clock, rng=rng, sink=sink)
     return sources
 
@@ -54,7 +54,7 @@ def make_authenticator(source: RenewedCredential[Any] | None, upstream: HttpUpst
     return BearerToken(source)
 
 
-def _make_fetch(wanted: Credentials, clock: Clock) -> Fetch[Any]:
+def _make_fetch(wanted: Credentials, region: str, clock: Clock) -> Fetch[Any]:
     """The function that fetches a credential, from the module of its kind, whose packages are needed only here."""
     fetch: Fetch[Any]
     if isinstance(wanted, EntraCredentials):
@@ -68,7 +68,8 @@ def _make_fetch(wanted: Credentials, clock: Clock) -> Fetch[Any]:
         if wanted.access_key_id is not None:
             keys = AwsKeys(_reveal(wanted.access_key_id), _reveal(wanted.secret_access_key),
                            _reveal(wanted.session_token) or None)
-        fetch = aws.make_fetch(aws.AwsIdentity(keys, wanted.profile, wanted.role_arn, _reveal(wanted.external_id)), clock)
+        fetch = aws.make_fetch(aws.AwsIdentity(keys, wanted.profile, wanted.role_arn, _reveal(wanted.external_id), region),
+                               clock)
     else:
         google = import_module("stayfast.upstreams.credentials.google")
         fetch = google.make_fetch(google.GoogleIdentity(wanted.scope, wanted.file, wanted.managed))

@@ -65,6 +65,7 @@ async def check_upstreams(settings: Settings, clock: Clock, rng: Random) -> Asyn
         for model in models if member.upstream.can_serve(Api.CHAT) else []:
             result = await read_one_token(member, model, ProbeConfig(), clock, observers.sink)
             yield LiveStep(name, model, not result.code, _describe_token(result, model))
+    system.registry.close()
     for store in system.stores.values():
         await store.close()
 

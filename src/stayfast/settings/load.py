@@ -21,7 +21,7 @@ from stayfast.settings.consistency import embedded_engine_problem, find_contradi
 from stayfast.settings.decoder import BAD, Decoder, RecordField, kind_words
 from stayfast.settings.effective import setting_sources
 from stayfast.settings.fallbacks import expand_fallbacks
-from stayfast.settings.migration_hints import KEY_HINTS
+from stayfast.settings.migration_hints import KEY_HINTS, foreign_file_hint
 from stayfast.settings.model import Defaults, OnOverrun, Settings
 from stayfast.settings.presets import apply_presets
 from stayfast.settings.problems import Problem, SettingsError, SourceLocation
@@ -79,7 +79,7 @@ def load_settings(source: SettingsText, variables: Mapping[str, str], overrides:
     tree, problems = parse(source.text, source.name)
     is_empty = all(_is_missing(tree, name) for name in ("upstreams", "routes"))
     if is_empty and source.name != BUILT_IN and model is None:
-        problems.append(Problem(tree.location, (), NOTHING_TO_SERVE))
+        problems.append(Problem(tree.location, (), foreign_file_hint(source.name, tree.entries) or NOTHING_TO_SERVE))
     elif is_empty:
         is_embedding = model is not None or embedded_engine_problem(check_engine) is None
         embedded = EMBEDDED.format(route=json.dumps(FilePath(model).stem if model is not None else TINY_ALIAS))

@@ -5,7 +5,7 @@ looks like a reference to a variable.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Final
 
@@ -116,6 +116,16 @@ KIND_HINTS: Final[Mapping[str, str]] = {
                     "write kind: openai with its base_url"),
     **dict.fromkeys(("gguf", "local", "builtin"), "write kind: embedded with model: PATH of a GGUF file"),
 }
+
+
+_OF_LITELLM = ("model_list", "litellm_settings", "router_settings", "general_settings")
+
+
+def foreign_file_hint(name: str, sections: Collection[str]) -> str | None:
+    """The command that converts a file with these sections at its top; None if it is no configuration of LiteLLM."""
+    if not any(section in sections for section in _OF_LITELLM) or "upstreams" in sections:
+        return None
+    return f"looks like a configuration of LiteLLM: `stayfast import litellm {name} -o stayfast.yaml` converts it"
 
 
 def key_hint(path: Path, table: Mapping[tuple[str, ...], str]) -> str | None:

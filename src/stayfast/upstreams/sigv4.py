@@ -29,7 +29,8 @@ _JSON = "application/json"  # the content type of all requests
 class SigV4:
     """Signs the requests to one host, in one region, with the keys of a source. Task-safe."""
 
-    __slots__ = ("_host", "_key", "_key_of", "_region", "_service", "_source", "_target")
+    __slots__ = ("_host", "_key", "_key_of", "_known_keys", "_region", "_secrets", "_service", "_source",
+                 "_target")
 
     def __init__(self, source: CredentialSource[AwsKeys], region: str, host: str, service: str = "bedrock") -> None:
         """host: as in the request's header, with its port unless it is the usual one."""
@@ -40,6 +41,8 @@ class SigV4:
         self._target = lru_cache(MAX_TARGETS)(canonical_target)
         self._key_of = ("", "")  # the secret and the day of the last signing key
         self._key = b""
+        self._known_keys: AwsKeys | None = None  # those in _secrets
+        self._secrets: tuple[str, ...] = ()
 
     def headers_for(self, method: str, target: str, body: bytes, now_wall: float) -> Sequence[tuple[str, str]]:
         keys = self._source.current()
@@ -74,7 +77,9 @@ class SigV4:
             keys = self._source.current()
         except CredentialMissing:
             return ()
-        return [keys.secret_access_key, keys.session_token or ""]
+        if keys is not self._known_keys:
+            self._known_keys, self._secrets = keys, (keys.secret_access_key, keys.session_token or "")
+        return self._secrets
 
 
 def canonical_target(target: str) -> str:
