@@ -23,7 +23,7 @@ from stayfast.server.admin_endpoints import AdminApp
 from stayfast.server.app import GatewayApp
 from stayfast.server.arrivals import StartTrace
 from stayfast.server.backend import ActiveSystem
-from stayfast.server.config import check_exposure
+from stayfast.server.config import ServerConfig, check_exposure
 from stayfast.server.http_request import LlmHttpRequest
 from stayfast.server.jobs.app import JobsApp
 from stayfast.server.jobs.table import make_endpoints
@@ -69,7 +69,7 @@ class GatewayServer:
                                                is_draining=lambda: self.http.is_draining)
         tasks = ConnectionTasks(host.on_error)
         ui_app = UiApp(current, clock=host.clock, version=host.version, make_session_id=partial(token_hex, 16),
-                       sessions=Sessions(host.session_secret or token_bytes(32)))
+                       sessions=Sessions(host.session_secret or token_bytes(32), partial(_is_user, current)))
         self.app = GatewayApp(current, clock=host.clock, sink=host.sink, tasks=tasks, entropy=host.entropy,
                               admin_app=admin_app, start_trace=host.start_trace, held_bytes=host.held_bytes,
                               socket_counts=host.socket_counts, ui_app=ui_app,
@@ -145,6 +145,11 @@ async def run(current: ActiveSystem, host: ServerHooks, *, sock: socket.socket |
     finally:
         for number in handlers:
             loop.remove_signal_handler(number)
+
+
+def _is_user(current: ActiveSystem, user: str, config: ServerConfig) -> bool:
+    """Whether a session's admin may still use the page: the key may have ended."""
+    return current.keys.find_user(user, config) is not None
 
 
 async def _wait_for(seconds: float, event: asyncio.Event) -> bool:

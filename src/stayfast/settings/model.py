@@ -260,6 +260,9 @@ class Settings:
         "Text embeddings for semantic caches; one model for all routes.")] = field(default_factory=EmbedderConfig)
     jobs: Annotated[JobsConfig, SettingDoc(
         "Durable jobs, batches and background responses (docs/concepts/jobs.md).")] = field(default_factory=JobsConfig)
+    spend: Annotated[Literal["auto", "on", "off"], SettingDoc(
+        "Sums of requests, tokens and cost by day, tenant, key, route and model, in the store of jobs (docs/keys.md). auto: "
+        "if that store exists. Read at start only.")] = "auto"
     price_table: Annotated[bool, SettingDoc(
         "List prices for models without `prices`, at upstreams with a provider's own address (docs/prices.md).")] = True
     snapshots: Annotated[SnapshotsConfig, SettingDoc(

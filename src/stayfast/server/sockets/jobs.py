@@ -120,7 +120,8 @@ class JobSocket:
         endpoints = JobEndpoints(self._service, self._hub.active)
         submitted = await endpoints.accept(EndpointRequest(
             method="POST", path="/v1/jobs", parameters={}, query={}, headers=headers, tenant=self._request.tenant,
-            request_id=self._request_id, is_admin=False, accepted_at=self._hub.clock.now(), body=_Message(frame.body)))
+            caller=self._hub.check_key(self._request), request_id=self._request_id, accepted_at=self._hub.clock.now(),
+            body=_Message(frame.body)))
         job = submitted.job
         if job.id not in self._followed:
             self._followed.add(job.id)
