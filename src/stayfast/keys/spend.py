@@ -75,13 +75,13 @@ class SpendTally:
         row[6] += attempt.price == UNPRICED
 
     def _find(self, day: int, tenant: str, key_id: str, route: str, model: str) -> list[int]:
+        if len(model) > MAX_MODEL or not model.isprintable():
+            model = make_printable(model[:MAX_MODEL])
         key = (day, tenant, key_id, route, model)
         row = self._rows.get(key)
         if row is None:
             if len(self._rows) >= MAX_ROWS:
                 key = (day, tenant, key_id, OTHER, OTHER)
-            elif not model.isprintable() or len(model) > MAX_MODEL:
-                key = (day, tenant, key_id, route, make_printable(model[:MAX_MODEL]))
             row = self._rows.setdefault(key, [0] * 7)
         return row
 

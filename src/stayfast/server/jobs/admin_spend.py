@@ -1,6 +1,6 @@
 """GET /admin/spend: what requests cost, by day, tenant, key, route or model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -36,23 +36,28 @@ class SpendEndpoints:
         """`by` (repeated by commas), `days` (with today, UTC), `tenant`."""
         request.require_admin()
         query = read_query(request, _PARAMETERS)
-        by = list(dict.fromkeys(query.get("by", "tenant").split(",")))
-        for word in by:
-            if word not in GROUPS:
-                raise Rejected(f"by must be one or several of {', '.join(GROUPS)}, separated by commas.", param="by")
+        by = tuple(query.get("by", "tenant").split(","))
         days = parse_whole(query, "days", DEFAULT_DAYS, KEEP_SPEND_DAYS)
-        last_day = int(self._now() // DAY_S)
-        first_day, tenant = last_day - days + 1, query.get("tenant")
-        try:
-            rows = await self._store.read_spend([GROUPS[word] for word in by], first_day, last_day, tenant)
-            total = await self._store.read_spend((), first_day, last_day, tenant)
-        except StoreUnavailable as error:
-            raise keys_store_error(error) from None
-        whole = total[0] if total else SpendRow(0)
-        return EndpointReply(body=msgspec.json.encode({
-            "object": "spend", "from": format_day(first_day), "to": format_day(last_day), "by": by,
+        return EndpointReply(body=msgspec.json.encode(
+            await sum_spend(self._store, by, days, query.get("tenant"), self._now())))
+
+
+async def sum_spend(store: KeyStore, by: Sequence[str], days: int, tenant: str | None, now: float) -> dict[str, Any]:
+    """The sums of the last days, with today, as JSON. Raises Rejected for an unknown group, Shed (503)."""
+    for word in by:
+        if word not in GROUPS:
+            raise Rejected(f"by must be one or several of {', '.join(GROUPS)}, separated by commas.", param="by")
+    by = list(dict.fromkeys(by))
+    last_day = int(now // DAY_S)
+    first_day = last_day - days + 1
+    try:
+        rows = await store.read_spend([GROUPS[word] for word in by], first_day, last_day, tenant)
+        total = await store.read_spend((), first_day, last_day, tenant)
+    except StoreUnavailable as error:
+        raise keys_store_error(error) from None
+    return {"object": "spend", "from": format_day(first_day), "to": format_day(last_day), "by": by,
             "data": [{word: _group_of(row, word) for word in by} | describe_counts(row) for row in rows],
-            "total": describe_counts(whole), "delay_s": FLUSH_S}))
+            "total": describe_counts(total[0] if total else SpendRow(0)), "delay_s": FLUSH_S}
 
 
 def _group_of(row: SpendRow, word: str) -> str:
