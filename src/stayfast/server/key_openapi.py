@@ -52,7 +52,7 @@ def key_paths(error: Json) -> Json:
         operation: Json = {"operationId": name, "summary": f"{summary}; for admins.",
                            "responses": {"200": {"description": "OK", "content": content}} | refused}
         if body is not None:
-            operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+            operation["requestBody"] = {"required": body is not rotation, "content": {"application/json": {"schema": body}}}
         if queries is not None:
             operation["parameters"] = [{"name": query, "in": "query", "schema": schema} for query, schema in queries.items()]
         return operation

@@ -14,6 +14,7 @@ from stayfast.wire.request_body import decode_typed
 
 MAX_BODY_BYTES = 64 * 1024
 DEFAULT_LISTED = 100
+MAX_VALUE_CHARS = 200  # of a parameter
 STATIC = "settings:"  # before the name of a key of the settings file; no id begins with it
 LOCAL = "local"  # in the audit log: a gateway without keys
 _LIST = ("tenant", "after", "limit")
@@ -131,8 +132,8 @@ def read_query(request: EndpointRequest, known: tuple[str, ...]) -> dict[str, st
     for name, value in request.query.items():
         if name not in known:
             raise Rejected(f"Unknown parameter {name[:64]}. Supported: {', '.join(known)}.", param=name[:64])
-        if not value:
-            raise Rejected(f"{name} must be at least one character.", param=name)
+        if not 0 < len(value) <= MAX_VALUE_CHARS:
+            raise Rejected(f"{name} must be 1 to {MAX_VALUE_CHARS} characters.", param=name)
     return dict(request.query)
 
 
