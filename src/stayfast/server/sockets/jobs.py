@@ -106,6 +106,7 @@ class JobSocket:
         job_id = frame.job_id or self._job_id
         if job_id is None or (self._job_id is not None and job_id != self._job_id):
             raise Rejected("id: expected the id of a job of this WebSocket", code="invalid_type", param="id")
+        self._hub.check_key(self._request)
         await self._service.cancel(job_id, self._request.tenant)
 
     async def _submit(self, frame: SubmitFrame) -> None:
