@@ -37,11 +37,18 @@ class KeyScopes(msgspec.Struct, frozen=True):
 
     def allows_route(self, model: str) -> bool:
         """Whether the key may call a model by this name."""
-        return any(matches_pattern(pattern, model) for pattern in self.routes)
+        return _known(self.routes, model) if len(model) <= MAX_PATTERN_CHARS else _matches_any(self.routes, model)
 
     @property
     def allows_all_routes(self) -> bool:
         return ANY_ROUTE in self.routes
+
+
+def _matches_any(patterns: tuple[str, ...], model: str) -> bool:
+    return any(matches_pattern(pattern, model) for pattern in patterns)
+
+
+_known = lru_cache(maxsize=4096)(_matches_any)  # not for long names, which would take memory
 
 
 ALL_ROUTES = KeyScopes((ANY_ROUTE,))
