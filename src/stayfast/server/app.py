@@ -272,7 +272,7 @@ async def answer_other(app: GatewayApp, connection: ServerConnection[LlmHttpRequ
     response = AsgiResponse(connection, request, lambda: app.own_lines(request), _ASGI_RESERVED)
     scope = make_scope(request, connection.peer_address(), {
         "request_id": request_id, "tenant": request.tenant, "caller": request.caller,
-        "accepted_at": request.accepted_at})
+        "accepted_at": request.accepted_at}, is_encrypted=connection.is_encrypted)
     is_job = find_template(request.path) is not None
     answer: AsgiApp = app.jobs_app if is_job else app.ui_app if is_page_path(request.path) else app.admin_app
     try:
