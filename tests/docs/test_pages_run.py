@@ -47,6 +47,7 @@ PAGES_NOT_RUN = {"docs/benchmarks.md": "needs wrk and nginx"}
 # Exit statuses other than 0 that are no mistake of the page, with what is printed then.
 STATUSES = {
     "stayfast cache purge ": (5, "no (stored )?answer"),  # of the page's tenant or key is stored here
+    "stayfast key (show|rotate|revoke) ID": (1, "No stored key"),  # the reader has an id
     "stayfast check stayfast.yaml .*--live": (1, "FAILS"),  # no replicas run here
     "stayfast bench ": (1, r"failed +0 \("),  # whether a bound holds, and whether the bench keeps its pace, is the machine's
 }
@@ -254,7 +255,8 @@ def adapted(command: str, servers: Servers) -> str:
     given = re.sub(r" --port \d+", "", given)
     if SERVER.match(command):
         given += " --port 0"
-    elif re.match(r"stayfast (explain|warm|cache (stats|purge|inspect)|jobs) ?", given):
+    elif re.match(r"stayfast (explain|warm|cache (stats|purge|inspect)|jobs|spend|key (create|list|show|rotate|revoke)) ?",
+                  given):
         given += f" --url {servers.gateway}"
     elif re.match("stayfast bench (?!.*(--target|--virtual))", given):
         given += f" --target {servers.gateway}/v1"

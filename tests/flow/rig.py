@@ -15,6 +15,7 @@ from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.plan import CallKey, Route, RoutePolicy
 from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.stages.admit.admission import Admit
+from stayfast.pipeline.stages.admit.key_quota import KeyQuotas
 from stayfast.pipeline.stages.cache.idempotency import IdempotentAnswers
 from stayfast.pipeline.stages.cache.shared_call import SharedCall
 from stayfast.pipeline.stages.relay import Reply
@@ -43,8 +44,10 @@ class Rig:
                  n_fallback: int = 0, reserve: str = "30%", budget: BudgetConfig | None = None, template: str = "",
                  partial: bool = False, price: Price | None = None, admit: Admit | None = None,
                  limit: LimitConfig | None = None, breaker: BreakerConfig | None = None, cache: CacheConfig | None = None,
-                 idempotency: IdempotencyConfig | None = None, owners: ResponseOwners | None = None) -> None:
+                 idempotency: IdempotencyConfig | None = None, owners: ResponseOwners | None = None,
+                 key_quotas: KeyQuotas | None = None) -> None:
         self.loop = loop
+        self._key_quotas = key_quotas
         self.sink = RecordingSink()
         self.scripted = [ScriptedUpstream(f"up{n}", script, loop) for n, script in enumerate(scripts)]
         self.registry = Registry(UpstreamState(upstream, limit, breaker, sink=self.sink)
@@ -65,7 +68,8 @@ class Rig:
 
     def _assemble(self) -> None:
         self.gateway = assemble({MODEL: self._route}, RoutePolicy(), clock=self.loop, rng=Random(7), sink=self.sink,
-                                admit=self._admit, idempotency=self._idempotency, owners=self._owners)
+                                admit=self._admit, idempotency=self._idempotency, owners=self._owners,
+                                key_quotas=self._key_quotas)
         self.router = self.gateway.router
 
     def change_route(self, **fields: Any) -> None:

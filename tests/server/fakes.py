@@ -15,6 +15,7 @@ from stayfast.core.types import Allowance, AnswerSummary, Chunk, Request, Stage
 from stayfast.http.server.connection import ServerConnection
 from stayfast.http.server.parser import RequestParser
 from stayfast.jobs.service import JobService
+from stayfast.keys.table import LiveKeys
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.backend import ActiveSystem, PurgeFilter, RecentRequestsQuery
@@ -115,6 +116,7 @@ class FakeBackend:
     resumable: frozenset[str] = frozenset()
     passthrough: None = None
     snapshots: SnapshotService | None = None
+    keys: LiveKeys | None = None
 
     @property
     def together(self) -> "FakeBackend":

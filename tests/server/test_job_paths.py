@@ -13,13 +13,14 @@ from stayfast.server.job_paths import METHODS, find_template, job_methods
 from stayfast.server.jobs.table import make_endpoints
 from stayfast.server.paths import allowed_methods, error_dialect, metric_label
 from stayfast.stores.jobs.base import FileBodies, JobStore
+from stayfast.testing import RecordingSink
 from tests.server.fakes import FakeBackend
 
 
 def test_each_endpoint_is_a_known_path_and_method() -> None:
     """An endpoint without its path in the list would be a 404."""
     service = JobService(cast("JobStore", None), cast("FileBodies", None), JobsConfig(), SystemClock())
-    for endpoint in make_endpoints(service, ActiveSystem(FakeBackend())):
+    for endpoint in make_endpoints(service, ActiveSystem(FakeBackend()), RecordingSink()):
         assert endpoint.method in METHODS[endpoint.template]
 
 

@@ -18,6 +18,7 @@ from tests.services.batch_store_suite import BatchStoreSuite
 from tests.services.job_store_machine import check_store
 from tests.services.job_store_rig import MODEL, JobStoreRig, new_batch, new_job, result_of
 from tests.services.job_store_suite import JobStoreSuite
+from tests.services.key_store_suite import KeySuite
 from tests.services.postgres_rig import postgres_rig
 from tests.services.postgres_server import PostgresServer, postgres_server
 
@@ -31,7 +32,7 @@ def server() -> Iterator[PostgresServer]:
         yield running
 
 
-class TestPostgresStore(JobStoreSuite, BatchStoreSuite):
+class TestPostgresStore(JobStoreSuite, BatchStoreSuite, KeySuite):
     """The suite of all stores."""
 
     @pytest.fixture(autouse=True)

@@ -11,11 +11,12 @@ from tests.services.batch_store_suite import BatchStoreSuite
 from tests.services.job_store_machine import check_store
 from tests.services.job_store_rig import JobStoreRig
 from tests.services.job_store_suite import JobStoreSuite
+from tests.services.key_store_suite import KeySuite
 from tests.services.report_store_suite import ReportSuite
 from tests.services.sqlite_jobs_rig import opened_handover, opened_rig
 
 
-class TestSqliteJobs(JobStoreSuite, BatchStoreSuite, ReportSuite):
+class TestSqliteJobs(JobStoreSuite, BatchStoreSuite, ReportSuite, KeySuite):
     """With its threads, as a gateway has it."""
 
     folder: Path

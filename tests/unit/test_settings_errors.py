@@ -59,7 +59,6 @@ def complaints(text: str, variables: dict[str, str] | None = None, *given: Overr
     ("server: {xyzzy: 1}", "server.xyzzy: unknown setting"),
     ("server: 5", "server: must be a mapping (host, port, max_body_bytes, ...)"),
     ("server: {auth: of}", 'server.auth: must be one of auto, off, required, not "of", did you mean off?'),
-    ("server: {auth: required}", "server.auth: is required, but keys is empty: add a key (`stayfast key` makes one)"),
     ("log: {requests: yes}", 'log.requests: must be true or false, not "yes"'),
     ("server: {host: 0.0.0.0}", ("server.host: 0.0.0.0 is reachable from other machines, but there are no keys: "
                                  "add one to server.keys (`stayfast key` makes one), or set auth: off")),

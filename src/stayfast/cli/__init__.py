@@ -36,7 +36,7 @@ _FUNCTIONS = {  # commands whose function is not `run` in the module of the same
     "check": ("serve", "check"),
     "init": ("files", "write_starter"),
     "schema": ("files", "print_schema"),
-    "key": ("files", "make_key"),
+    "key": ("keys", "run"),
     "alerts": ("files", "print_alerts"),
     "dashboard": ("files", "print_dashboard"),
     "import": ("import_command", "run"),
@@ -164,8 +164,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_cache(commands)
     _add_jobs(commands)
     _add_warm(commands)
-    key = commands.add_parser("key", help="make an API key for a client")
-    key.add_argument("name", nargs="?", default="my-app", help="the client's name (default: %(default)s)")
+    commands.add_parser("key", help="make an API key for a client; create, list, rotate or revoke stored keys",
+                        add_help=False, module="stayfast.cli.keys")
+    _add_spend(commands)
 
     _add_monitoring(commands)
     commands.add_parser("plan", help="predict what changes would bring, from your own traffic", add_help=False,
@@ -203,7 +204,7 @@ def _add_monitoring(commands: "argparse._SubParsersAction[Command]") -> None:
     which.add_argument("request_id", metavar="REQUEST-ID", nargs="?", help="the answer's x-request-id")
     which.add_argument("--last", action="store_true", help="the request that ended last")
     which.add_argument("--slowest", action="store_true", help="the slowest of the remembered requests")
-    _add_gateway_options(explain)
+    add_gateway_options(explain)
 
     listing = commands.add_parser("requests", help="list the last or the slowest requests of a running gateway")
     order = listing.add_mutually_exclusive_group()
@@ -217,7 +218,7 @@ def _add_monitoring(commands: "argparse._SubParsersAction[Command]") -> None:
     listing.add_argument("--status", help="with this status, for example 503 or 5xx")
     listing.add_argument("--outcome", help="ok, degraded, client_left, failed or rejected")
     listing.add_argument("--since", metavar="TIME", help="ended within this time, for example 5m")
-    _add_gateway_options(listing)
+    add_gateway_options(listing)
     _add_doctor(commands)
 
 
@@ -248,7 +249,18 @@ def _add_warm(commands: "argparse._SubParsersAction[Command]") -> None:
     warm.add_argument("--key-env", metavar="NAME", help="the variable of the environment that holds a key")
 
 
-def _add_gateway_options(command: argparse.ArgumentParser) -> None:
+def _add_spend(commands: "argparse._SubParsersAction[Command]") -> None:
+    spend = commands.add_parser("spend", help="show what requests cost, by tenant, key, route, model or day")
+    spend.add_argument("--by", default="tenant", metavar="GROUPS", help="tenant, key, route, model, day; several by commas "
+                       "(default: %(default)s)")
+    spend.add_argument("--since", default="30d", metavar="TIME", help="the last days, today included (default: %(default)s)")
+    spend.add_argument("--tenant", metavar="NAME", help="of one tenant")
+    add_gateway_options(spend)
+    spend.add_argument("--store", action="store_true", help="read the store of the settings, without a gateway")
+    spend.add_argument("--config", metavar="FILE", help="settings for --store (default: as for serve)")
+
+
+def add_gateway_options(command: argparse.ArgumentParser) -> None:
     """Add the options of commands that call a running gateway."""
     command.add_argument("--url", default="http://127.0.0.1:8090", help="the gateway (default: %(default)s)")
     command.add_argument("--key-env", metavar="NAME", help="the variable of the environment that holds a key")
@@ -268,7 +280,7 @@ def _add_cache(commands: "argparse._SubParsersAction[Command]") -> None:
     purge.add_argument("--key", metavar="KEY", action=_Once, help="by its key in `x-cache` or `stayfast explain`")
     purge.add_argument("--all", action="store_true", help="all answers")
     for action in (stats, inspect, purge):
-        _add_gateway_options(action)
+        add_gateway_options(action)
     evaluate = actions.add_parser("eval", help="measure hit rate and error of a semantic cache on your own questions")
     files = evaluate.add_mutually_exclusive_group(required=True)
     files.add_argument("--classes", metavar="FILE", help="CSV with text,category: one category, one answer")
@@ -307,7 +319,7 @@ def _add_jobs(commands: "argparse._SubParsersAction[Command]") -> None:
     webhooks = actions.add_parser("webhooks", help="show webhooks that are not confirmed, and why")
     webhooks.add_argument("--retry", metavar="EVENT", action="append", help="first send this failed one again")
     for action in (listing, dead, show, retry, cancel, webhooks):
-        _add_gateway_options(action)
+        add_gateway_options(action)
 
 
 def _add_sim(commands: "argparse._SubParsersAction[Command]") -> None:

@@ -28,11 +28,14 @@ class GatewayUnreachable(Exception):
     """The request could not be sent, or there was no response."""
 
 
-def send(arguments: argparse.Namespace, method: str, path: str) -> bytes:
-    """Send a request without body to the gateway of `--url`, with the key of `--key-env`; returns the response body. Raises
-    GatewayUnreachable, AdminRequestFailed."""
+def send(arguments: argparse.Namespace, method: str, path: str, content: bytes | None = None) -> bytes:
+    """Send a request to the gateway of `--url`, with the key of `--key-env`; returns the response body. content: JSON.
+    Raises GatewayUnreachable, AdminRequestFailed."""
     try:
-        status, body = _send(arguments.url, method, path, authorization_header(arguments.key_env))
+        headers = authorization_header(arguments.key_env)
+        if content is not None:
+            headers["content-type"] = "application/json"
+        status, body = _send(arguments.url, method, path, headers, content)
     except ConnectionRefusedError as error:
         raise GatewayUnreachable(f"cannot reach {arguments.url}: {NOTHING_LISTENS}") from error
     except (OSError, HTTPException, ValueError) as error:
@@ -89,8 +92,8 @@ def _connect(url: str, timeout_s: float) -> HTTPConnection:
     return (HTTPSConnection if parts.scheme == "https" else HTTPConnection)(parts.hostname, parts.port, timeout=timeout_s)
 
 
-def _send(url: str, method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
+def _send(url: str, method: str, path: str, headers: dict[str, str], content: bytes | None = None) -> tuple[int, bytes]:
     with closing(_connect(url, TIMEOUT_S)) as connection:
-        connection.request(method, f"{urlsplit(url).path.rstrip('/')}{path}", headers=headers)
+        connection.request(method, f"{urlsplit(url).path.rstrip('/')}{path}", content, headers)
         response = connection.getresponse()
         return response.status, response.read(MAX_BODY_BYTES)

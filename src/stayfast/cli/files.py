@@ -49,7 +49,7 @@ def print_schema(arguments: argparse.Namespace) -> int:
 
 
 def make_key(arguments: argparse.Namespace) -> int:
-    """Print a new key and its line for `server.keys`."""
+    """Print a new key and its line for `server.keys` (`stayfast key NAME`)."""
     key, digest = new_key(secrets.token_bytes(_N_KEY_BYTES))
     try:
         ServerConfig(keys={arguments.name: digest})

@@ -9,6 +9,8 @@ from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.plan import CallKey, Route, RoutePolicy
 from stayfast.pipeline.refresh import BackgroundRefresh
 from stayfast.pipeline.stages.admit.admission import Admission, Admit, AdmitAll
+from stayfast.pipeline.stages.admit.entry import EntryLimits
+from stayfast.pipeline.stages.admit.key_quota import KeyQuotas
 from stayfast.pipeline.stages.admit.size_limit import SizeLimit
 from stayfast.pipeline.stages.cache.coalesce import Coalescer
 from stayfast.pipeline.stages.cache.idempotency import Idempotency, IdempotentAnswers
@@ -28,7 +30,7 @@ from stayfast.policy.cache.idempotency import IdempotencyConfig
 def assemble(routes: Mapping[str, Route], default: RoutePolicy, *, clock: Clock, rng: Random, sink: Sink,
              admit: Admit | None = None, tier_of: Callable[[str | None], TenantTier] = lambda tenant: TenantTier.STANDARD,
              idempotency: IdempotencyConfig | None = None, owners: ResponseOwners | None = None,
-             old: Gateway | None = None) -> Gateway:
+             key_quotas: KeyQuotas | None = None, old: Gateway | None = None) -> Gateway:
     """default: the policy of names that no route has. old: of a reload, whose running calls can still be joined, and whose
     idempotency keys stay known.
     """
@@ -42,7 +44,8 @@ def assemble(routes: Mapping[str, Route], default: RoutePolicy, *, clock: Clock,
     answers.configure(config)
     cache = Cache(clock, sink, calls)
     return Gateway(
-        timers=timers, size_limit=SizeLimit(router.policy_of, tier_of, timers), admit=admit,
+        timers=timers, admit=admit,
+        entry=EntryLimits(SizeLimit(router.policy_of, tier_of, timers), key_quotas or KeyQuotas(clock)),
         idempotency=Idempotency(answers, clock, sink, calls), cache=cache, router=router,
         coalescer=Coalescer(caller.start, cache, clock, calls), degrade=Degrade(cache.open_stale, clock, sink),
         settle=Settle(clock, sink, owners), refresh=BackgroundRefresh(clock))

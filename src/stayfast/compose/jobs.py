@@ -128,6 +128,10 @@ class JobsHost:
                 await self.lazy.open()
                 return
 
+    def exists(self) -> bool:
+        """Whether there is a store: by its address, or its file."""
+        return self.config.store is not None or self._has_file()
+
     def _has_file(self) -> bool:
         return (self.folder / FILE_NAME).exists()
 
@@ -138,14 +142,18 @@ class JobsHost:
         if self.runner is not None:
             self.runner.drain()
 
-    async def stop(self) -> None:
-        """Wait for the running jobs until the end of the drain, give back the rest, and close the store."""
+    async def stop(self, before_close: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Wait for the running jobs until the end of the drain, give back the rest, and close the store. before_close: its
+        last use.
+        """
         self._is_stopped = True
         for task in self._loops:
             task.cancel()
         if self.runner is not None:
             await self.runner.stop(max(0.0, self._stop_at - self._parts.clock.now()))
         self.presence.leave()
+        if before_close is not None:
+            await before_close()
         await self.lazy.close()
 
     async def _open(self) -> OpenStores:

@@ -9,6 +9,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 
 import uvloop
@@ -25,8 +26,10 @@ from stayfast.compose.caching import (
 from stayfast.compose.credentials import CredentialTasks
 from stayfast.compose.engine_metrics import make_scrapers
 from stayfast.compose.engines import Engines, retire_engine
+from stayfast.compose.fleet import shared_buckets
 from stayfast.compose.job_stores import open_job_stores
 from stayfast.compose.jobs import JobsHost, ProcessParts
+from stayfast.compose.keys import KeysHost
 from stayfast.compose.probes import store_sites
 from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.core.clock import Clock, SystemClock
@@ -71,6 +74,7 @@ class Process:
         self._system: System | None = None
         self._current: ActiveSystem | None = None
         self._jobs: JobsHost | None = None
+        self._keys: KeysHost | None = None
 
     async def start(self, settings: Settings, *, needs_jobs: bool = False) -> ActiveSystem:
         """Build and start; engines become ready later. Raises ValueError or OSError if an engine cannot run here.
@@ -85,6 +89,9 @@ class Process:
         self._jobs = JobsHost(settings, observers.current, parts, open_stores=open_job_stores,
                               is_sweeper=observers.aggregate.peers.n == 0,
                               has_siblings=bool(observers.aggregate.peers.others))
+        keys_parts = replace(parts, warn=self._warn_about_keys)
+        self._keys = KeysHost(settings, self._jobs, keys_parts, shared_buckets(None, observers.worker_sync))
+        observers.batch.add_listener(self._keys.tally)
         system = self._build(settings, None)
         await self._credentials.start(system.credentials)
         await self._purge_epochs(system, None)
@@ -98,7 +105,8 @@ class Process:
         if collecting is not None:
             self._of_process.append(collecting)
         self._observers.fleet.start(self._observers.aggregate, self._tasks.spawn)
-        await self._jobs.start(is_needed=needs_jobs)
+        await self._jobs.start(is_needed=needs_jobs or settings.spend == "on")
+        await self._keys.start()
         if self._observers.leases is not None:
             self._observers.leases.begin(self._tasks.spawn)
         return self._current
@@ -120,8 +128,8 @@ class Process:
 
     async def stop(self) -> None:
         """End jobs, probes, turns and engines. Running jobs have the rest of the drain."""
-        if self._jobs is not None:
-            await self._jobs.stop()
+        if self._jobs is not None and self._keys is not None:
+            await self._jobs.stop(before_close=self._keys.stop)
         self._observers.aggregate.turns.cancel_all()
         self._observers.probes.stop()
         self._credentials.keep_only({})
@@ -192,7 +200,11 @@ class Process:
                                                                                                                 engine_addresses)
                                   for name in settings.engines}
         jobs = self._jobs.make_service(settings) if self._jobs is not None else None
-        return build(settings, self._observers, engines, self._clock, self._rng, old=old, jobs=jobs)
+        return build(settings, self._observers, engines, self._clock, self._rng, old=old, jobs=jobs,
+                     keys=self._keys)
+
+    def _warn_about_keys(self, why: str) -> None:
+        self._observers.log.write_event("keys_store", level="warning", detail=why)
 
     def _warn_about_jobs(self, why: str) -> None:
         self._observers.log.write_event("jobs_unavailable", level="warning", detail=why)

@@ -39,6 +39,7 @@ from stayfast.compose.fleet import (
     tenant_quotas,
 )
 from stayfast.compose.fleet_host import Fleet
+from stayfast.compose.keys import KeysHost
 from stayfast.compose.passthrough import http_config, make_pass_through
 from stayfast.compose.probes import make_probes
 from stayfast.compose.routes import bind_routes, make_routes, models_requested, queue_outlook, tier_of
@@ -53,6 +54,7 @@ from stayfast.core.types import Api
 from stayfast.engine.config import TINY
 from stayfast.http.client.client import HttpClient, HttpConfig
 from stayfast.jobs.service import JobService
+from stayfast.keys.table import LiveKeys
 from stayfast.observe.fact_batch import FactBatch, FactConsumer
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics.collector import MetricsSink
@@ -193,6 +195,7 @@ class System:
     jobs: JobService | None = None  # None: this process has none
     effective: SettingsReport | None = None  # None: in a laboratory
     snapshots: Snapshots | None = None  # None: in a laboratory
+    keys: LiveKeys | None = None  # None: in a laboratory
 
     @property
     def config(self) -> ServerConfig:
@@ -209,6 +212,8 @@ class System:
         """Why it is not ready. Ready at once if no upstream is to be probed."""
         if self.credentials and (why := explain_missing_credentials(self.credentials, self.settings.upstreams)) is not None:
             return why
+        if self.keys is not None and not self.keys.is_known and self.config.demands_key and not self.config.keys:
+            return "the store of keys cannot be read, and the settings file has no keys"
         if self.registry.has_proven or not self.prober.n_targets:
             return None
         reasons = "; ".join(f"{name}: {code}" for name, code in self.prober.complaints.items())
@@ -230,7 +235,7 @@ class System:
 
 
 def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,
-          old: System | None = None, jobs: JobService | None = None) -> System:
+          old: System | None = None, jobs: JobService | None = None, keys: KeysHost | None = None) -> System:
     """The whole system for one set of settings. doors: to the embedded engines, by upstream. old: at a reload; upstreams
     with unchanged settings keep their connections, counts and health. jobs: with the same settings.
     """
@@ -256,7 +261,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     admit = _admit(settings, old, clock, rng, observers, outlook=outlook)
     gateway = assemble(named, RoutePolicy(settings.defaults.timeouts), clock=clock, rng=rng, sink=sink, admit=admit,
                        tier_of=tier_of(settings), idempotency=settings.idempotency, owners=observers.owners,
-                       old=old.gateway if old is not None else None)
+                       key_quotas=keys.quotas if keys is not None else None, old=old.gateway if old is not None else None)
     passing = make_pass_through(settings, registry, admit if isinstance(admit, Admission) else None,
                                 old.passthrough if old is not None else None, clock=clock, rng=rng, sink=sink)
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
@@ -265,8 +270,8 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
                                    peer_addresses(settings), observers.leases, effective, credentials, passing))
     return System(settings, gateway, registry, prober, observers.aggregate, open_stores, turns, credentials,
                   embedding=embeds, leases=observers.leases, refresher=make_refresher(named, registry, clock, sink),
-                  passthrough=passing,
-                  jobs=jobs, effective=effective, snapshots=observers.snapshots)
+                  passthrough=passing, jobs=jobs, effective=effective, snapshots=observers.snapshots,
+                  keys=keys.live if keys is not None else None)
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,

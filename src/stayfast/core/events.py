@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from stayfast.core.credentials import CredentialRenewalFailed, CredentialRenewed
+from stayfast.core.keys import KeyChanged
 from stayfast.core.passthrough import PassedThrough
 from stayfast.core.samples import PromptSampled, QuotaReported
 from stayfast.core.steps import StepDone
@@ -212,6 +213,7 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     role: str = ""  # job: an attempt at a job; empty: a request of a client
     is_client_retry: bool = False  # the client's SDK announces that it retries
     body_mark: int | None = None  # 32 bits: equal for equal bodies in this process, keyed by its hash seed
+    key_id: str = ""  # of a stored key
 
     @property
     def own_s(self) -> float | None:
@@ -470,7 +472,7 @@ Fact = (StageDone | TokenGaps | AttemptDone | RequestDone | RequestRefused | Con
         | StoreChanged | PrefixFinding | SemanticLookup | SemanticJudged | JudgeUnclear | Renewed | Retried | Ejected
         | TurnFailed | KeysFailed | ConnectionsClosed | DescriptorsExhausted | JobEnded | BatchEnded | JobReturned
         | JobLeaseLost | JobsSwept | JobStoreCalled | PromptSampled | QuotaReported
-        | CredentialRenewed | CredentialRenewalFailed | PassedThrough)
+        | CredentialRenewed | CredentialRenewalFailed | PassedThrough | KeyChanged)
 
 
 def describe_budget(spent: float, budget: float) -> str:

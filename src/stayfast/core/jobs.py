@@ -233,6 +233,8 @@ class Batch(msgspec.Struct, frozen=True):
     digest: bytes = b""
     token: int = 0  # claims by coordinators
     is_reported: bool = False  # by webhooks, when it ends
+    key_id: str = ""  # of the stored key that created it
+    routes: tuple[str, ...] | None = None  # names and patterns of the models that its key may call; None: all
 
     @property
     def n_ended(self) -> int:

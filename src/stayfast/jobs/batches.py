@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from stayfast.core.errors import Rejected, Shed
 from stayfast.core.jobs import Batch, BatchState, Door, FileInfo
 from stayfast.jobs.files import FileService, delete_contents, make_id
 from stayfast.jobs.service import FULL_RETRY_S, JobService, store_error
+from stayfast.keys.principal import Principal
 from stayfast.stores.base import StoreUnavailable
 from stayfast.wire.jobs.batches import WINDOW_S
 
@@ -26,7 +29,7 @@ class BatchService:
 
     async def create(self, endpoint: str, file: FileInfo, *, tenant: str | None, digest: bytes, key: str | None = None,
                      metadata: Mapping[str, str] | None = None, output_keep_s: float | None = None, n_total: int = 0,
-                     model: str = "", keep_s: float | None = None) -> tuple[Batch, bool]:
+                     model: str = "", keep_s: float | None = None, caller: Principal | None = None) -> tuple[Batch, bool]:
         """The stored batch, and whether it is new: else it is the earlier one of this idempotency key. n_total: 0 if the
         file was not validated. keep_s: the record's time from now; None: from its end. Raises Rejected (409) for a key of
         another request.
@@ -38,6 +41,8 @@ class BatchService:
                       model=model, metadata=metadata or {}, n_total=n_total, output_keep_s=output_keep_s,
                       drop_at=now + keep_s if keep_s is not None else None, idempotency_key=key, digest=digest,
                       is_reported=bool(self._service.config.webhooks))
+        if caller is not None and caller.key_id:
+            batch = replace(batch, key_id=caller.key_id, routes=caller.scopes.routes)
         try:
             stored, is_new = await self._store.create_batch(batch)
             await self._store.notify(BATCHES)

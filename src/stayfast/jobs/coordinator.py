@@ -17,14 +17,17 @@ each custom_id while the file is checked. The event loop is given up after every
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
 
 import msgspec
 
+from stayfast.core.constants import KEY_HEADER
 from stayfast.core.jobs import Batch, BatchProblem, BatchState, Door, FileInfo, Job, JobResult, NewJob
 from stayfast.jobs.batches import BATCHES, batch_too_large
 from stayfast.jobs.service import POLL_S, WORK, JobService, sleep_until_notified
 from stayfast.jobs.terms import JobRanking
+from stayfast.policy.keys.scopes import matches_pattern
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import FileWriter
 from stayfast.wire.jobs.batches import encode_output_line, end_state, is_output
@@ -111,7 +114,7 @@ class BatchCoordinator:
     async def _validate(self, batch: Batch) -> Batch:
         """Check the whole file; the batch then has `n_total`, or is FAILED."""
         config = self._service.config
-        checker = LineChecker(batch.endpoint, self._is_known_model, max_lines=config.max_batch_lines,
+        checker = LineChecker(batch.endpoint, partial(self._may_call, batch), max_lines=config.max_batch_lines,
                               max_line_bytes=self._max_line_bytes)
         lease = BatchLease(self, batch)
         async for n, line in self._read_lines(batch.input_file_id):
@@ -124,6 +127,11 @@ class BatchCoordinator:
         if problems:
             return await self._end(msgspec.structs.replace(batch, problems=problems), BatchState.FAILED)
         return await self.save(msgspec.structs.replace(batch, n_total=checker.n_lines, model=checker.model))
+
+    def _may_call(self, batch: Batch, model: str) -> bool:
+        """A model that the batch's key may not call counts as unknown."""
+        return self._is_known_model(model) and (batch.routes is None or any(
+            matches_pattern(pattern, model) for pattern in batch.routes))
 
     async def _find_lack_of_room(self, batch: Batch, n_lines: int) -> tuple[BatchProblem, ...]:
         maximum = self._service.config.max_queued
@@ -342,6 +350,8 @@ class _ResultsFile:
 def _job_of(batch: Batch, line: BatchLine, terms: JobRanking, keep_s: float) -> NewJob:
     return NewJob(
         id=f"job_{batch.id.partition('_')[2]}_{line.n}", door=batch.door, api=api_of(batch.endpoint), model=line.model,
-        body=line.body, tenant=batch.tenant, rank=terms.rank, n_tokens=line.n_tokens, weight=terms.weight,
-        run_at=terms.run_at, deadline_at=batch.expires_at, aged_at=terms.aged_at, keep_s=keep_s, batch_id=batch.id,
+        body=line.body, tenant=batch.tenant,
+        headers=((KEY_HEADER, batch.key_id),) if batch.key_id else (), rank=terms.rank, n_tokens=line.n_tokens,
+        weight=terms.weight, run_at=terms.run_at, deadline_at=batch.expires_at,
+        aged_at=terms.aged_at, keep_s=keep_s, batch_id=batch.id,
         line=line.n, custom_id=line.custom_id)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from stayfast.core.clock import Clock, Rng
-from stayfast.core.constants import LARGE_REQUEST_BYTES
+from stayfast.core.constants import KEY_HEADER, LARGE_REQUEST_BYTES
 from stayfast.core.errors import DeadlineExceeded, StayfastError
 from stayfast.core.jobs import ClaimedJob, Job, JobEvent, JobResult, JobState, Release
 from stayfast.core.types import JOB, Request, Stage
@@ -28,6 +28,7 @@ from stayfast.wire.jobs.response_objects import data_of
 from stayfast.wire.request_body import decode
 
 IDEMPOTENCY_KEY = "idempotency-key"
+_OWN_HEADERS = (IDEMPOTENCY_KEY, KEY_HEADER)
 CLIENT_CLOSED = 499
 Serve = Callable[[Request, Arrival], Awaitable[Reply]]
 JobOutcome = JobResult | Release
@@ -113,10 +114,11 @@ class JobExecution:
         request = (decode(job.api, body) if len(body) <= LARGE_REQUEST_BYTES
                    else await asyncio.to_thread(decode, job.api, body))
         waited_s = max(0.0, wall - max(job.created_at, job.run_at))
-        headers = [pair for pair in claimed.headers if pair[0] != IDEMPOTENCY_KEY]
+        headers = [pair for pair in claimed.headers if pair[0] not in _OWN_HEADERS]
+        key_id = dict(claimed.headers).get(KEY_HEADER, "")
         arrival = Arrival(
             request_id_of(job), now, job.tenant, (*headers, (IDEMPOTENCY_KEY, job.id)), left_s, urgency=Urgency.BATCH,
-            role=JOB, notes=(f"job {job.id}, claim {job.token}, waited {waited_s:.1f} s",))
+            role=JOB, notes=(f"job {job.id}, claim {job.token}, waited {waited_s:.1f} s",), key_id=key_id)
         reply = await self._serve(request, arrival)
         parts: list[bytes] = []
         try:

@@ -32,6 +32,11 @@ class FactBatch:
         self._facts: list[Fact] = []
         self._is_armed = False
 
+    def add_listener(self, listener: FactConsumer) -> None:
+        """One more, for the facts from now on."""
+        self.flush()
+        self._listeners = (*self._listeners, listener)
+
     def emit(self, fact: Fact) -> None:
         facts = self._facts
         facts.append(fact)

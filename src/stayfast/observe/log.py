@@ -38,6 +38,7 @@ from stayfast.core.events import (
     StoreChanged,
     TurnFailed,
 )
+from stayfast.core.keys import KeyChanged
 from stayfast.core.passthrough import PassedThrough
 from stayfast.observe.log_text import TextLines
 from stayfast.observe.traffic_rows import format_mark
@@ -304,6 +305,9 @@ class LogSink:
         elif isinstance(fact, JobsSwept):
             self.write_event("jobs_swept", level="warning", recovered=fact.n_recovered, dead=fact.n_dead,
                      expired=fact.n_expired)
+        elif isinstance(fact, KeyChanged):
+            self.write_event("key_changed", what=fact.what, key=fact.key_id, name=fact.name, tenant=fact.tenant,
+                             actor=fact.actor)
         elif isinstance(fact, KeysFailed):
             self.write_event("invalid_keys", level="warning", n=fact.n, address=fact.address,
                      detail=f"more than {fact.limit} requests per minute without a valid key from one address: answered 429")

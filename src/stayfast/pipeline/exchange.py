@@ -167,6 +167,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     events: EventsOptions | None = None  # the client accepts a turn's typed events
     role: str = ""  # of a request that no client sent: refresh, audit, judge, verify, job
     notes: tuple[str, ...] = ()  # for the record of the request
+    key_id: str = ""  # of a stored key
 
     @property
     def is_sdk_retry(self) -> bool:

@@ -7,7 +7,7 @@ from stayfast.pipeline.exchange import Arrival, Exchange, ReleaseStack
 from stayfast.pipeline.plan import Admitted, Bypass, Hit, Miss, StartedAnswer
 from stayfast.pipeline.refresh import BackgroundRefresh
 from stayfast.pipeline.stages.admit.admission import ADMITTED, Admit
-from stayfast.pipeline.stages.admit.size_limit import SizeLimit
+from stayfast.pipeline.stages.admit.entry import EntryLimits
 from stayfast.pipeline.stages.cache.coalesce import Coalescer
 from stayfast.pipeline.stages.cache.idempotency import Idempotency, KeyClaim
 from stayfast.pipeline.stages.cache.lookup import BYPASS, Cache
@@ -22,7 +22,7 @@ from stayfast.pipeline.timing.timeouts import TimerWheel
 class Gateway:
     """The stages of one set of settings; `compose` constructs them. The state of a request is in its Exchange, not here."""
     timers: TimerWheel
-    size_limit: SizeLimit
+    entry: EntryLimits
     admit: Admit
     idempotency: Idempotency
     cache: Cache
@@ -41,9 +41,7 @@ class Gateway:
         try:
             try:
                 ex.enter(ADMIT)
-                if ex.policy.size is not None:
-                    ex = self.size_limit.redirect(ex)  # to the route for long prompts, if the prompt is long
-                    self.size_limit.check(ex)
+                ex = self.entry.check(ex, held)  # a long prompt may go to another route; a key may be over its quota
                 admitted = await self.admit.admit(ex)
                 held.add(admitted.release)
                 ex.enter(CACHE)

@@ -15,6 +15,7 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, StayfastError
 from stayfast.http.server.asgi import Message, Scope
+from stayfast.keys.principal import Principal, admins_only, allows_route, is_admin
 from stayfast.server import paths
 from stayfast.server.backend import ActiveSystem, PurgeFilter
 from stayfast.server.openapi import document
@@ -104,9 +105,10 @@ class AdminApp:
 
     async def _metrics(self, scope: Scope) -> Page:
         """Raises Rejected (403) for a key that may not see all tenants."""
-        if self._current.config.metrics_access == "admin" and self._visible_tenant(scope) is not None:
-            raise Rejected("Metrics need an admin key. Add this key's name to server.admins, or set "
-                           "server.metrics_access.", status=403, code="admins_only")
+        caller: Principal | None = scope["state"]["caller"]
+        if self._current.config.metrics_access == "admin" and caller is not None and not caller.scopes.may_read_metrics:
+            raise Rejected("Metrics need an admin key, or a stored key with the scope metrics. Add this key's name to "
+                           "server.admins, or set server.metrics_access.", status=403, code="admins_only")
         media, body = await self._current.backend.metrics()
         return HTTPStatus.OK, media, body
 
@@ -114,7 +116,9 @@ class AdminApp:
         """Models, requests, state, caches. Raises Rejected."""
         path = scope["path"]
         if path in MODELS:
-            return render_model_list(self._current.backend.models(), self._created)
+            caller = scope["state"]["caller"]
+            return render_model_list([name for name in self._current.backend.models() if allows_route(caller, name)],
+                                     self._created)
         if path == REQUESTS:
             return await self._current.backend.together.recent_requests(parse_requests_query(
                 scope["query_string"].decode("latin-1"), self._visible_tenant(scope)))
@@ -127,7 +131,9 @@ class AdminApp:
         if key is not None:
             return await self._inspect_answer(scope, key)
         request_id = parse_request_id(path)
-        return self._model(path) if request_id is None else await self._request(request_id, self._visible_tenant(scope))
+        if request_id is None:
+            return self._model(path, scope["state"]["caller"])
+        return await self._request(request_id, self._visible_tenant(scope))
 
     async def _for_admins(self, path: str, scope: Scope) -> bytes:
         """One of ADMIN_PATHS."""
@@ -146,11 +152,13 @@ class AdminApp:
             case _:
                 return await answer_snapshot(backend.snapshots, scope)
 
-    def _model(self, path: str) -> bytes:
+    def _model(self, path: str, caller: Principal | None) -> bytes:
         name = parse_model_id(path) or ""
         if name not in self._current.backend.models():
             raise Rejected("Unknown model. GET /v1/models lists all models.", status=404,
                            code="model_not_found", param="model")
+        if caller is not None:
+            caller.check_route(name)
         listed: dict[str, Any] = msgspec.json.decode(render_model_list([name], self._created))
         return msgspec.json.encode(listed["data"][0])
 
@@ -194,13 +202,13 @@ class AdminApp:
 
     def _require_admin(self, scope: Scope) -> None:
         if self._visible_tenant(scope) is not None:
-            raise Rejected("This endpoint needs an admin key. Add this key's name to server.admins.", status=403,
-                           code="admins_only")
+            raise admins_only()
 
     def _visible_tenant(self, scope: Scope) -> str | None:
         """The only tenant whose requests the client may see; None (all) for admins, and without authentication."""
-        tenant: str | None = scope["state"]["tenant"]
-        return None if tenant in self._current.config.admins else tenant
+        state = scope["state"]
+        tenant: str | None = None if is_admin(state["caller"]) else state["tenant"]
+        return tenant
 
 
 def _ok(body: bytes) -> Page:

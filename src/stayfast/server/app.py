@@ -29,6 +29,7 @@ from stayfast.http.server.response import (
     whole_response,
 )
 from stayfast.http.server.websocket_handshake import UPGRADE_LINES
+from stayfast.keys.principal import Principal
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.arrivals import StartTrace, decode_request, read_arrival
 from stayfast.server.auth import FailedKeys
@@ -222,9 +223,13 @@ class GatewayApp:
             raise wrong_method_error(request.method, path, ())
         try:
             if is_llm:
-                request.tenant = current.keys.authenticate(request.fields)
-            elif not needs_no_key(path):
-                request.tenant = self._authenticate_session(request) or current.keys.authenticate(request.fields)
+                caller = current.keys.authenticate(request.fields)
+            elif needs_no_key(path):
+                caller = None
+            else:
+                caller = self._authenticate_session(request) or current.keys.authenticate(request.fields)
+            if caller is not None:
+                request.caller, request.tenant = caller, caller.tenant
         except Rejected as error:
             if error.status == HTTPStatus.UNAUTHORIZED:
                 self._count_failed_key(request)
@@ -232,12 +237,13 @@ class GatewayApp:
         if current.is_for_this_machine:
             check_host(request.fields)
 
-    def _authenticate_session(self, request: LlmHttpRequest) -> str | None:
+    def _authenticate_session(self, request: LlmHttpRequest) -> Principal | None:
         """The admin whose browser has signed in to the page and now reads its data; None without a valid cookie."""
         config = self.active.config
         if not (config.demands_key and config.has_page and may_read_by_session(request.method, request.path)):
             return None
-        return self.ui_app.sessions.authenticate(request.fields, config, self.clock.wall())
+        user = self.ui_app.sessions.authenticate(request.fields, config, self.clock.wall())
+        return self.active.keys.find_user(user, config) if user is not None else None
 
     def _count_failed_key(self, request: LlmHttpRequest) -> None:
         """Raises Rejected (429) instead of the 401 for an address with too many of them."""
@@ -277,8 +283,8 @@ async def answer_other(app: GatewayApp, connection: ServerConnection[LlmHttpRequ
     request_id = app.request_id(request)
     response = AsgiResponse(connection, request, lambda: app.own_lines(request), _ASGI_RESERVED)
     scope = make_scope(request, connection.peer_address(), {
-        "request_id": request_id, "tenant": request.tenant, "accepted_at": request.accepted_at},
-        is_encrypted=connection.is_encrypted)
+        "request_id": request_id, "tenant": request.tenant, "caller": request.caller,
+        "accepted_at": request.accepted_at}, is_encrypted=connection.is_encrypted)
     is_job = find_template(request.path) is not None
     answer: AsgiApp = app.jobs_app if is_job else app.ui_app if is_page_path(request.path) else app.admin_app
     try:
@@ -324,10 +330,13 @@ class ResponseWriter:
     async def run(self) -> None:
         """Decode, serve, relay. Raises StayfastError."""
         inbound, current, start_trace = self._request, self._app.active, self._app.start_trace
-        fields, tenant = inbound.fields, inbound.tenant
-        arrival = read_arrival(self._request_id, inbound.accepted_at, tenant, fields, start_trace)
+        fields, caller = inbound.fields, inbound.caller
+        arrival = read_arrival(self._request_id, inbound.accepted_at, inbound.tenant, fields, start_trace,
+                               key_id=caller.key_id if caller is not None else "")
         wish = parse_later_wish(fields)
         request = await decode_request(self._api, inbound.body, current.limits)
+        if caller is not None:
+            caller.check_route(request.model)
         if (wish is not None or request.is_background or request.previous_response_id is not None
                 or request.model in current.resumable):
             later, request = await self._app.doors.answer(request, arrival, wish, inbound, self._list_headers)

@@ -29,14 +29,15 @@ T = TypeVar("T")
 
 
 def read_arrival(request_id: str, accepted_at: float, tenant: str | None, fields: dict[bytes, bytes],
-                 start_trace: StartTrace | None) -> Arrival:
-    """start_trace: None: no tracing. Raises Rejected for a header with an invalid value."""
+                 start_trace: StartTrace | None, *, key_id: str = "") -> Arrival:
+    """start_trace: None: no tracing. key_id: of a stored key. Raises Rejected for a header with an invalid value."""
     if not has_stayfast_headers(fields):
-        return Arrival(request_id, accepted_at, tenant, trace=None if start_trace is None else start_trace(None))
+        return Arrival(request_id, accepted_at, tenant, trace=None if start_trace is None else start_trace(None),
+                       key_id=key_id)
     trace = parse_caller_trace(fields) if start_trace is None else start_trace(parse_caller_trace(fields))
     return Arrival(request_id, accepted_at, tenant, forwarded_headers(fields, trace, tenant), parse_client_timeout_s(fields),
                    parse_sdk_timeout_s(fields), trace, parse_urgency(fields), parse_cache_control(fields),
-                   parse_events_wish(fields) if EVENTS in fields else None)
+                   parse_events_wish(fields) if EVENTS in fields else None, key_id=key_id)
 
 
 async def decode_request(api: Api, body: bytes, limits: DecodeLimits) -> Request:

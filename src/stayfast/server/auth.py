@@ -1,7 +1,8 @@
-"""Authentication: from a key to a tenant's name. Only SHA-256 digests of keys are stored.
+"""Authentication: from a key to its caller. Only SHA-256 digests of keys are stored.
 
 Keys are long random strings, so a fast hash is enough. The digest is looked up in a table and then compared in constant
-time; the timing of the look-up depends on digests only, which reveal nothing about keys.
+time; the timing of the look-up depends on digests only, which reveal nothing about keys. Keys of the settings file are
+looked up first, then the stored ones, which `keys.sync` holds in memory.
 """
 
 import base64
@@ -10,13 +11,18 @@ import hmac
 import math
 from collections.abc import Mapping
 
-from stayfast.core.errors import Rejected
+from stayfast.core.errors import Rejected, Shed
 from stayfast.http.server.waiting_connections import limited_address
+from stayfast.keys.principal import Principal
+from stayfast.keys.table import LiveKeys
+from stayfast.policy.keys.scopes import ALL_ROUTES, EVERYTHING
 from stayfast.server.config import ServerConfig
 
 MIN_KEY_CHARS = 16
 _MAX_KEY_BYTES = 1024
 REPORT_EVERY_S = 60.0
+KEYS_RETRY_S = 2.0
+STORED_USER = "~"  # no name of a tenant begins with it
 _UNKNOWN = "0" * 64
 
 
@@ -36,30 +42,56 @@ def digest_key(key: str) -> str:
 
 
 class KeyTable:
-    """The keys of one configuration."""
+    """The keys of one configuration, and the stored ones."""
 
-    __slots__ = ("_is_on", "_tenants")
+    __slots__ = ("_callers", "_is_on", "_stored")
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, stored: LiveKeys | None = None) -> None:
+        """stored: None: this process has no store."""
         self._is_on = config.demands_key
-        self._tenants = {digest.removeprefix("sha256:"): tenant for tenant, digest in config.keys.items()}
+        self._callers = {
+            digest.removeprefix("sha256:"): Principal(tenant, EVERYTHING if tenant in config.admins else ALL_ROUTES)
+            for tenant, digest in config.keys.items()}
+        self._stored = stored
 
-    def authenticate(self, fields: Mapping[bytes, bytes]) -> str | None:
-        """The tenant of a request; None without authentication. Raises Rejected (401; 403 for a foreign web page)."""
+    def authenticate(self, fields: Mapping[bytes, bytes]) -> Principal | None:
+        """The caller of a request; None without authentication. Raises Rejected (401; 403 for a foreign web page), Shed
+        (503) for an unknown key while the stored ones cannot be read.
+        """
         if not self._is_on:
             if fields.get(b"sec-fetch-site") == b"cross-site":
                 raise Rejected("Cross-site requests of web pages are refused while the gateway has no keys.",
                                status=403, code="cross_site")
             return None
+        stored = self._stored
         for key in _keys_in(fields):
-            hexdigest = hashlib.sha256(key).hexdigest()
-            known = hexdigest if hexdigest in self._tenants else _UNKNOWN
+            hashed = hashlib.sha256(key)
+            hexdigest = hashed.hexdigest()
+            known = hexdigest if hexdigest in self._callers else _UNKNOWN
             if hmac.compare_digest(hexdigest, known):
-                return self._tenants[known]
+                return self._callers[known]
+            entry = stored.find(hashed.digest()) if stored is not None else None
+            if entry is not None and hmac.compare_digest(hashed.digest(), entry.digest):
+                return entry.caller
         is_any = any(name in fields for name in (b"authorization", b"x-api-key", b"x-goog-api-key"))
+        if is_any and stored is not None and not stored.is_known:
+            raise Shed("The store of keys cannot be read yet, so this key cannot be checked. Keys of the settings file are "
+                       "served.", reason="keys_unavailable", code="keys_unavailable", retry_after_s=KEYS_RETRY_S)
         message = ("Incorrect API key provided." if is_any else
                    "No API key provided: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`.")
         raise Rejected(message, status=401, code="invalid_api_key")
+
+    def find_user(self, user: str, config: ServerConfig) -> Principal | None:
+        """The admin that a session names (`user_of`); None if its key has ended or is no admin's."""
+        if not user.startswith(STORED_USER):
+            return Principal(user, EVERYTHING) if user in config.admins else None
+        caller = self._stored.find_caller(user.removeprefix(STORED_USER)) if self._stored is not None else None
+        return caller if caller is not None and caller.scopes.is_admin else None
+
+
+def user_of(caller: Principal) -> str:
+    """The name of an admin in a session: of the settings file, or STORED_USER and the id of a stored key."""
+    return STORED_USER + caller.key_id if caller.key_id else caller.tenant
 
 
 class FailedKeys:

@@ -10,6 +10,7 @@ import msgspec
 
 from stayfast.core.types import Request
 from stayfast.jobs.service import JobService
+from stayfast.keys.table import LiveKeys
 from stayfast.observe.request_filter import RequestFilter
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.passthrough.service import PassThrough
@@ -88,6 +89,10 @@ class Backend(Protocol):
         """Durable work; None: its store could not be opened."""
 
     @property
+    def keys(self) -> LiveKeys | None:
+        """The stored keys; None: this process has no store."""
+
+    @property
     def snapshots(self) -> SnapshotService | None:
         """None: in a laboratory."""
 
@@ -127,7 +132,7 @@ class ActiveSystem:
 
     def swap(self, backend: Backend) -> None:
         """Send new requests to `backend`. Host and port stay those of the first one."""
-        keys, limits = KeyTable(backend.config), DecodeLimits(max_depth=backend.config.max_depth)
+        keys, limits = KeyTable(backend.config, backend.keys), DecodeLimits(max_depth=backend.config.max_depth)
         self.backend, self.config, self.keys, self.limits = backend, backend.config, keys, limits
         self.resumable = backend.resumable
         self.passthrough = backend.passthrough

@@ -77,7 +77,7 @@ class ServerConfig:
         "Time for running answers to finish at shutdown.", minimum=0, maximum=86_400)] = 30.0
     auth: Annotated[Literal["auto", "off", "required"], SettingDoc(
         "auto: keys are required if there are any; otherwise only loopback addresses are served. off: no keys. required: "
-        "always.")] = "auto"
+        "always, also if all keys are stored ones (docs/keys.md).")] = "auto"
     keys: Annotated[Mapping[str, str], SettingDoc(
         "Client keys: tenant name and key digest, made by `stayfast key`.",
         pattern=r"sha256:[0-9a-f]{64}", form="sha256: and 64 hex digits (`stayfast key` makes one)", is_secret=True)
@@ -109,8 +109,6 @@ class ServerConfig:
         for tenant in self.admins:
             if tenant not in self.keys:
                 raise ValueError(f"admins: {tenant!r} is not a name in keys")
-        if self.auth == "required" and not self.keys:
-            raise ValueError("auth is required, but keys is empty: add a key (`stayfast key` makes one)")
 
     @property
     def demands_key(self) -> bool:
@@ -135,6 +133,11 @@ class ServerConfig:
             max_pending_per_address=self.max_pending_per_address, head_timeout_s=self.head_timeout_s,
             body_timeout_s=self.body_timeout_s, idle_timeout_s=self.idle_timeout_s, write_timeout_s=self.write_timeout_s,
         )
+
+
+def is_tenant_name(text: str) -> bool:
+    """Whether a text can be the name of a tenant."""
+    return _TENANT.fullmatch(text) is not None
 
 
 def is_loopback(host: str) -> bool:

@@ -11,6 +11,7 @@ from stayfast.core.errors import DeadlineExceeded, Rejected, Shed, StayfastError
 from stayfast.core.events import Trace
 from stayfast.core.types import Api, CacheControl, EventsOptions, Stage
 from stayfast.http.server.parser import HttpRequest
+from stayfast.keys.principal import Principal
 from stayfast.pipeline.passthrough.service import PassThrough
 from stayfast.policy.admission.priority import Urgency
 from stayfast.turns.events import parse_last_event_id
@@ -92,16 +93,17 @@ class PassedPath(msgspec.Struct, frozen=True, gc=False):
 
 
 class LlmHttpRequest(HttpRequest):
-    """A request to the gateway. `api` and `tenant` are set once its head is in."""
+    """A request to the gateway. `api`, `caller` and `tenant` are set once its head is in."""
 
     READ_HEADERS = _KNOWN
     LIST_HEADERS = _LISTS
 
-    __slots__ = ("api", "passed", "request_id", "tenant")
+    __slots__ = ("api", "caller", "passed", "request_id", "tenant")
 
     def __init__(self, accepted_at: float) -> None:
         super().__init__(accepted_at)
         self.api: Api | None = None  # None: not an LLM endpoint
+        self.caller: Principal | None = None  # None: without authentication
         self.tenant: str | None = None
         self.passed: PassedPath | None = None  # not None: it is passed to an upstream
         self.request_id: str | None = None  # set at its first use

@@ -29,6 +29,10 @@ METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "/admin/jobs/{id}/cancel": ("POST",),
     "/admin/webhooks": ("GET",),
     "/admin/webhooks/{id}/retry": ("POST",),
+    "/admin/keys": ("GET", "POST"),
+    "/admin/keys/{id}": ("GET", "PATCH", "DELETE"),
+    "/admin/keys/{id}/rotate": ("POST",),
+    "/admin/spend": ("GET",),
 })
 _PLAIN = frozenset(template for template in METHODS if "{" not in template)
 _BY_TEMPLATE = {tuple(template[1:].split("/")): template for template in METHODS}

@@ -74,7 +74,7 @@ class GatewayServer:
                                                is_draining=lambda: self.http.is_draining)
         tasks = ConnectionTasks(host.on_error)
         ui_app = UiApp(current, clock=host.clock, version=host.version, make_session_id=partial(token_hex, 16),
-                       sessions=Sessions(host.session_secret or token_bytes(32)))
+                       sessions=Sessions(host.session_secret or token_bytes(32), partial(_is_user, current)))
         self.app = GatewayApp(current, clock=host.clock, sink=host.sink, tasks=tasks, entropy=host.entropy,
                               admin_app=admin_app, start_trace=host.start_trace, held_bytes=host.held_bytes,
                               socket_counts=host.socket_counts, ui_app=ui_app,
@@ -163,6 +163,11 @@ async def run(current: ActiveSystem, host: ServerHooks, *, sockets: Sequence[soc
     finally:
         for number in handlers:
             loop.remove_signal_handler(number)
+
+
+def _is_user(current: ActiveSystem, user: str, config: ServerConfig) -> bool:
+    """Whether a session's admin may still use the page: the key may have ended."""
+    return current.keys.find_user(user, config) is not None
 
 
 async def _wait_for(seconds: float, event: asyncio.Event) -> bool:

@@ -11,6 +11,8 @@ from stayfast.server.batch_openapi import batch_paths
 from stayfast.server.http_request import LLM_PATHS
 from stayfast.server.job_openapi import SCHEMAS as JOB_SCHEMAS
 from stayfast.server.job_openapi import job_paths
+from stayfast.server.key_openapi import SCHEMAS as KEY_SCHEMAS
+from stayfast.server.key_openapi import key_paths
 from stayfast.server.paths import CACHE, GATEWAYS, HEALTH, MAX_LISTED, REQUESTS, SETTINGS, STATE, TRAFFIC
 from stayfast.server.requests_query import LISTS, OUTCOMES
 from stayfast.server.snapshot.openapi import snapshot_paths, snapshot_schemas
@@ -32,7 +34,8 @@ _BODIES: dict[Api, tuple[type, str]] = {
 _REFUSALS = {
     "400": "The request is malformed; the error names the field.",
     "401": "The key is missing or unknown.",
-    "403": "A web page of another site made the request, or the host header does not name this machine.",
+    "403": "The key's scopes do not allow it, a web page of another site made the request, or the host header does not name "
+           "this machine.",
     "404": "Unknown model.",
     "408": "The request did not arrive in time.",
     "409": "A request with this idempotency-key is running, and its answer cannot be shared.",
@@ -200,14 +203,16 @@ def document(version: str) -> Json:
         "paths": {path: {"post": _hot(api, schema_of[api])} for path, api in LLM_PATHS.items()} | _cold_paths()
         | snapshot_paths({status: _REFUSALS[status] for status in ("400", "401", "403", "404", "429")})
         | job_paths(schema_of, {"$ref": _REF.format(name="Error")})
-        | batch_paths({"$ref": _REF.format(name="Error")}, {"$ref": _REF.format(name="MessagesError")}),
+        | batch_paths({"$ref": _REF.format(name="Error")}, {"$ref": _REF.format(name="MessagesError")})
+        | key_paths({"$ref": _REF.format(name="Error")}),
         "security": [{}, {"bearer": []}, {"key": []}],
         "components": {
             "schemas": components | {"Error": _ERROR, "MessagesError": _ERROR_OF_MESSAGES, "Model": _MODEL,
                                      "Models": _MODELS, "Health": _HEALTH, "Requests": _REQUESTS,
                                      "State": _STATE, "Settings": _SETTINGS, "Caches": _CACHES, "Gateways": _GATEWAYS,
                                      "Traffic": _TRAFFIC,
-                                     "Forgotten": _FORGOTTEN, **JOB_SCHEMAS, **BATCH_SCHEMAS, **snapshot_schemas(),
+                                     "Forgotten": _FORGOTTEN, **JOB_SCHEMAS, **BATCH_SCHEMAS, **KEY_SCHEMAS,
+                                     **snapshot_schemas(),
                                      "Kept": _STORED_ANSWER} | waterfalls,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"},
                                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"}},

@@ -266,6 +266,9 @@ class Settings:
     passthrough: Annotated[PassThroughConfig, SettingDoc(
         "Requests under /v1 that the gateway does not serve itself (docs/pass-through.md). A name alone means `upstream`.")
     ] = field(default_factory=PassThroughConfig)
+    spend: Annotated[Literal["auto", "on", "off"], SettingDoc(
+        "Sums of requests, tokens and cost by day, tenant, key, route and model, in the store of jobs (docs/keys.md). auto: "
+        "if that store exists. Read at start only.")] = "auto"
     price_table: Annotated[bool, SettingDoc(
         "List prices for models without `prices`, at upstreams with a provider's own address (docs/prices.md).")] = True
     snapshots: Annotated[SnapshotsConfig, SettingDoc(

@@ -16,6 +16,7 @@ from stayfast.core.errors import Rejected, StayfastError
 from stayfast.core.jobs import BatchState, Door
 from stayfast.jobs.batches import BatchService
 from stayfast.jobs.files import FileService
+from stayfast.keys.principal import Principal
 from stayfast.server.jobs.batches import BatchEndpoints
 from stayfast.server.jobs.endpoint import EndpointReply, EndpointRequest, EndpointTable
 from stayfast.server.jobs.files import FileEndpoints
@@ -88,8 +89,8 @@ class Doors:
         parts = body if isinstance(body, list) else [json.dumps(body).encode() if isinstance(body, dict) else body]
         return await by_method[method].handler(EndpointRequest(
             method=method, path=path, parameters=parameters, query=dict(parse_qsl(query, keep_blank_values=True)),
-            headers={"content-type": kind, "idempotency-key": key}, tenant=tenant, request_id="req_1", is_admin=False,
-            accepted_at=0.0, body=PartsBody(parts)))
+            headers={"content-type": kind, "idempotency-key": key}, tenant=tenant, request_id="req_1",
+            caller=Principal(tenant), accepted_at=0.0, body=PartsBody(parts)))
 
     async def get(self, method: str, path: str, *arguments: Any, key: str = "") -> Any:
         """The JSON of a reply."""

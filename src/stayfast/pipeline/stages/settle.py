@@ -97,6 +97,7 @@ class Settle:
             role=arrival.role,
             is_client_retry=bool(arrival.headers) and arrival.is_sdk_retry,
             body_mark=mark_body(request.body),
+            key_id=arrival.key_id,
         )
         self._sink.emit(done)
         if done.ended_at >= self._sampler.due_at:

@@ -34,7 +34,7 @@ class AdminJobs:
         """`state` (repeated by commas), `tenant`, `batch`, `after`, `limit`: the newest matching jobs, and the queue's depth
         by route.
         """
-        require_admin(request)
+        request.require_admin()
         what = parse_filter(request)
         jobs = await self._service.list_jobs(what)
         try:
@@ -47,7 +47,7 @@ class AdminJobs:
 
     async def show(self, request: EndpointRequest) -> EndpointReply:
         """One job, how many run before it, and the code of its end; never its prompt or its answer."""
-        require_admin(request)
+        request.require_admin()
         job = await self._find(request.parameters["id"])
         shown = describe_job(job)
         if job.state is JobState.QUEUED:
@@ -60,7 +60,7 @@ class AdminJobs:
 
     async def retry(self, request: EndpointRequest) -> EndpointReply:
         """Put an ended job without an answer back into the queue. Raises Rejected (409) for one that runs or completed."""
-        require_admin(request)
+        request.require_admin()
         job = await self._find(request.parameters["id"])
         try:
             queued = await self._service.store.retry_dead(job.id)
@@ -74,13 +74,13 @@ class AdminJobs:
 
     async def cancel(self, request: EndpointRequest) -> EndpointReply:
         """Cancel a job of any tenant."""
-        require_admin(request)
+        request.require_admin()
         job = await self._find(request.parameters["id"])
         return EndpointReply(body=msgspec.json.encode(describe_job(await self._service.cancel(job.id, job.tenant))))
 
     async def list_webhooks(self, request: EndpointRequest) -> EndpointReply:
         """The webhooks that were given up, then those that wait for their next attempt, each newest first."""
-        require_admin(request)
+        request.require_admin()
         try:
             found = [report for is_failed in (True, False) for report in await self._reports.list_reports(
                 is_failed=is_failed, limit=MAX_LISTED_JOBS)]
@@ -90,7 +90,7 @@ class AdminJobs:
 
     async def retry_webhook(self, request: EndpointRequest) -> EndpointReply:
         """Send a webhook again that was given up. Raises Rejected (404)."""
-        require_admin(request)
+        request.require_admin()
         try:
             report = await self._reports.retry_report(request.parameters["id"])
         except StoreUnavailable as error:
@@ -108,13 +108,6 @@ class AdminJobs:
         if job is None:
             raise unknown_job(job_id)
         return job
-
-
-def require_admin(request: EndpointRequest) -> None:
-    """Raises Rejected (403)."""
-    if not request.is_admin:
-        raise Rejected("This endpoint needs an admin key. Add this key's name to server.admins.", status=403,
-                       code="admins_only")
 
 
 def parse_filter(request: EndpointRequest) -> JobFilter:

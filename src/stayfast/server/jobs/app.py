@@ -26,7 +26,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class MakeEndpoints(Protocol):
-    def __call__(self, service: JobService, current: ActiveSystem) -> tuple[Endpoint, ...]:
+    def __call__(self, service: JobService, current: ActiveSystem, sink: Sink) -> tuple[Endpoint, ...]:
         """All endpoints of one service."""
 
 
@@ -63,13 +63,12 @@ class JobsApp:
         endpoint = by_method.get("GET" if method == "HEAD" else method)
         if endpoint is None:
             raise wrong_method_error(method, path, tuple(by_method))
-        state, tenant = scope["state"], scope["state"]["tenant"]
+        state = scope["state"]
         return await endpoint.handler(EndpointRequest(
             method=method, path=path, parameters={name: unquote(value) for name, value in parameters.items()},
             query=dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)),
             headers={name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]},
-            tenant=tenant, request_id=state["request_id"],
-            is_admin=tenant is None or tenant in self._current.config.admins,
+            tenant=state["tenant"], caller=state["caller"], request_id=state["request_id"],
             accepted_at=state["accepted_at"], body=_AsgiBody(receive)))
 
     def _endpoints(self) -> EndpointTable:
@@ -78,7 +77,7 @@ class JobsApp:
         if service is None:
             raise jobs_unavailable()
         if service is not self._service:
-            self._service, self._table = service, EndpointTable(self._make_endpoints(service, self._current))
+            self._service, self._table = service, EndpointTable(self._make_endpoints(service, self._current, self._sink))
         return self._table
 
     def _render_error(self, scope: Scope, error: StayfastError) -> EndpointReply:

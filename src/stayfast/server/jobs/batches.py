@@ -40,7 +40,7 @@ class BatchEndpoints:
                            code="invalid_purpose", param="input_file_id")
         digest = blake2b(msgspec.json.encode(new, order="deterministic"), digest_size=16).digest()
         batch, _ = await self._batches.create(new.endpoint, file, tenant=request.tenant, digest=digest, key=key,
-                                              metadata=new.metadata, output_keep_s=keep_s)
+                                              metadata=new.metadata, output_keep_s=keep_s, caller=request.caller)
         return _reply(batch)
 
     async def list_batches(self, request: EndpointRequest) -> EndpointReply:

@@ -11,6 +11,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from stayfast.core.errors import Rejected
+from stayfast.keys.principal import Principal, admins_only, is_admin
 from stayfast.server.job_paths import find_template, strip_prefix
 
 JSON = "application/json"
@@ -32,10 +33,20 @@ class EndpointRequest(Struct, frozen=True):
     query: Mapping[str, str]  # the last value of each name
     headers: Mapping[str, str]
     tenant: str | None
+    caller: Principal | None  # None: a gateway without keys
     request_id: str
-    is_admin: bool
     accepted_at: float  # monotonic seconds
     body: BodyReader
+
+    @property
+    def key_id(self) -> str:
+        """Of a stored key; empty for any other."""
+        return self.caller.key_id if self.caller is not None else ""
+
+    def require_admin(self) -> None:
+        """Raises Rejected (403)."""
+        if not is_admin(self.caller):
+            raise admins_only()
 
     async def read_body(self, max_bytes: int) -> bytes:
         """The whole body. Raises Rejected (413)."""

@@ -68,6 +68,8 @@ class JobEndpoints:
         except Rejected as error:
             error.param = f"body.{error.param}" if error.param else "body"
             raise
+        if request.caller is not None:
+            request.caller.check_route(decoded.model, "body.model")
         if decoded.is_background:
             raise Rejected("A job runs in the background anyway. Leave background out, or send the body to /v1/responses.",
                            code="background_job", param="body.background")
@@ -75,7 +77,7 @@ class JobEndpoints:
             decoded = await continue_stored(self._service, decoded, request.tenant, self._current)
         now = self._service.clock.wall()
         job = make_job(decoded, Door.JOBS, read_terms(submission, request, now), self._service, tenant=request.tenant,
-                       headers=headers_to_forward(request.headers))
+                       headers=headers_to_forward(request.headers), key_id=request.key_id)
         return await self._service.submit_one(job)
 
     async def show(self, request: EndpointRequest) -> EndpointReply:

@@ -167,7 +167,8 @@ class LlmDoors:
         service = self._current.backend.jobs
         assert service is not None
         headers = headers_to_forward(dict(arrival.headers))
-        return make_job(request, door, terms, service, tenant=arrival.tenant, headers=headers, job_id=job_id)
+        return make_job(request, door, terms, service, tenant=arrival.tenant, headers=headers, job_id=job_id,
+                        key_id=arrival.key_id)
 
 
 class _StoreMember(msgspec.Struct):

@@ -9,6 +9,7 @@ from stayfast.core.errors import Rejected, StayfastError
 from stayfast.core.jobs import Batch, FileInfo
 from stayfast.jobs.batches import BatchService
 from stayfast.jobs.files import Upload
+from stayfast.keys.principal import allows_route
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.jobs.endpoint import Endpoint, EndpointReply, EndpointRequest
 from stayfast.wire.jobs.batches import read_key
@@ -48,7 +49,7 @@ class MessageBatchEndpoints:
         """Store a batch. Raises Rejected with the place of the first bad request; then nothing is stored."""
         key = read_key(request.headers)
         await self._batches.check_room(request.tenant)
-        models = frozenset(self._current.backend.models())
+        models = frozenset(name for name in self._current.backend.models() if allows_route(request.caller, name))
         checker = RequestChecker(models.__contains__)
         upload = await self._batches.files.create()
         try:
@@ -80,7 +81,8 @@ class MessageBatchEndpoints:
         try:
             return await self._batches.create(
                 MESSAGES_ENDPOINT, file, tenant=request.tenant, digest=bytes.fromhex(file.sha256), key=key,
-                n_total=checker.n_requests, model=checker.model, keep_s=KEEP_S)
+                n_total=checker.n_requests, model=checker.model, keep_s=KEEP_S,
+                caller=request.caller)
         except StayfastError:
             await self._batches.files.discard(file)
             raise

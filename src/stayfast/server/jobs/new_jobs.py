@@ -6,6 +6,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from stayfast.core.constants import KEY_HEADER
 from stayfast.core.errors import Rejected
 from stayfast.core.jobs import Door, NewJob
 from stayfast.core.types import Api, Request
@@ -49,19 +50,25 @@ def check_model(request: Request, current: ActiveSystem) -> None:
 
 
 def make_job(request: Request, door: Door, terms: JobTerms, service: JobService, *, tenant: str | None,
-             headers: tuple[tuple[str, str], ...] = (), job_id: str | None = None) -> NewJob:
-    """The job of a request, due at `terms.run_at`."""
+             headers: tuple[tuple[str, str], ...] = (), job_id: str | None = None, key_id: str = "") -> NewJob:
+    """The job of a request, due at `terms.run_at`. key_id: of a stored key, whose quota and spend the job counts for."""
     config, now = service.config, service.clock.wall()
     ranking = service.terms.terms_of(tenant, request.model, max(now, terms.run_at), deadline_at=terms.deadline_at,
                                      urgency=terms.urgency)
     return NewJob(
         id=job_id or new_id("job_", now), door=door, api=request.api, model=request.model, body=request.body,
-        tenant=tenant, headers=headers, is_stream=request.stream, rank=ranking.rank, n_tokens=estimate_tokens(request),
+        tenant=tenant, headers=mark_key(headers, key_id), is_stream=request.stream,
+        rank=ranking.rank, n_tokens=estimate_tokens(request),
         weight=ranking.weight, run_at=terms.run_at, deadline_at=terms.deadline_at, aged_at=ranking.aged_at,
         keep_s=config.keep_s if terms.keep_s is None else terms.keep_s, is_reported=bool(config.webhooks),
         idempotency_key=terms.idempotency_key,
         digest=digest_request(request.api, request.body, terms) if terms.idempotency_key is not None else b"",
         metadata=terms.metadata)
+
+
+def mark_key(headers: tuple[tuple[str, str], ...], key_id: str) -> tuple[tuple[str, str], ...]:
+    """The stored headers of a job, with the id of its key."""
+    return (*headers, (KEY_HEADER, key_id)) if key_id else headers
 
 
 def digest_request(api: Api, body: bytes, terms: JobTerms) -> bytes:

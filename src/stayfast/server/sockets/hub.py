@@ -5,9 +5,10 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.http.server.websocket import WebSocketLimits
+from stayfast.keys.principal import Principal
 from stayfast.server.arrivals import StartTrace
 from stayfast.server.backend import ActiveSystem
-from stayfast.server.http_request import RequestIds
+from stayfast.server.http_request import LlmHttpRequest, RequestIds
 from stayfast.server.sockets.counts import SocketCounts
 
 LIFETIME_S = 3600.0
@@ -38,6 +39,10 @@ class SocketHub:
         return WebSocketLimits(
             max_message_bytes=self.active.config.max_body_bytes, max_lifetime_s=self.lifetime_s,
             idle_timeout_s=self.lifetime_s, expiry_message=msgspec.json.encode(_EXPIRED).decode())
+
+    def check_key(self, request: LlmHttpRequest) -> Principal | None:
+        """The caller of an open WebSocket: its key may have ended or changed since the handshake. Raises Rejected, Shed."""
+        return self.active.keys.authenticate(request.fields) if request.caller is not None else None
 
     def __repr__(self) -> str:
         return f"<SocketHub: {self.counts!r}>"

@@ -106,6 +106,7 @@ class JobSocket:
         job_id = frame.job_id or self._job_id
         if job_id is None or (self._job_id is not None and job_id != self._job_id):
             raise Rejected("id: expected the id of a job of this WebSocket", code="invalid_type", param="id")
+        self._hub.check_key(self._request)
         await self._service.cancel(job_id, self._request.tenant)
 
     async def _submit(self, frame: SubmitFrame) -> None:
@@ -120,7 +121,8 @@ class JobSocket:
         endpoints = JobEndpoints(self._service, self._hub.active)
         submitted = await endpoints.accept(EndpointRequest(
             method="POST", path="/v1/jobs", parameters={}, query={}, headers=headers, tenant=self._request.tenant,
-            request_id=self._request_id, is_admin=False, accepted_at=self._hub.clock.now(), body=_Message(frame.body)))
+            caller=self._hub.check_key(self._request), request_id=self._request_id, accepted_at=self._hub.clock.now(),
+            body=_Message(frame.body)))
         job = submitted.job
         if job.id not in self._followed:
             self._followed.add(job.id)

@@ -14,6 +14,7 @@ from stayfast.core.events import RequestRefused
 from stayfast.core.types import Api, Request
 from stayfast.http.server.connection import ServerConnection
 from stayfast.http.server.websocket import WebSocketConnection
+from stayfast.keys.principal import Principal
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.arrivals import decode_request, read_arrival, run_if_large
 from stayfast.server.http_request import LlmHttpRequest, client_request_id
@@ -49,7 +50,7 @@ class ResponsesSocket:
     """One WebSocket. Its handler reads the messages; one Task for each busy lane answers them."""
 
     __slots__ = ("_connection", "_fields", "_hub", "_lanes", "_memory", "_n_bytes", "_n_responses", "_n_unfinished",
-                 "_request_id", "_socket", "_tasks", "_tenant")
+                 "_request", "_request_id", "_socket", "_tasks", "_tenant")
 
     def __init__(self, hub: SocketHub, connection: ServerConnection[LlmHttpRequest], request: LlmHttpRequest,
                  socket: WebSocketConnection, tasks: asyncio.TaskGroup) -> None:
@@ -58,6 +59,7 @@ class ResponsesSocket:
         self._socket = socket
         self._tasks = tasks
         self._fields = {name: value for name, value in request.fields.items() if name not in _OF_ONE_REQUEST}
+        self._request = request
         self._request_id = client_request_id(request.fields)
         self._tenant = request.tenant
         self._memory = ResponseMemory(hub.active.config.max_body_bytes)
@@ -124,7 +126,7 @@ class ResponsesSocket:
         answer = _Answer(self._hub, self._socket, frame, self._memory, self._next_id())
         began_at = self._hub.clock.now()
         try:
-            await answer.run(self._fields, self._tenant, began_at, self._connection)
+            await answer.run(self._fields, self._hub.check_key(self._request), began_at, self._connection)
         except StayfastError as error:
             await self._send_failure(answer, error, began_at)
 
@@ -169,17 +171,20 @@ class _Answer:
         self.is_served = False  # the gateway has it, and emits the event of its end
         self.n_events = 0
 
-    async def run(self, fields: dict[bytes, bytes], tenant: str | None, began_at: float,
+    async def run(self, fields: dict[bytes, bytes], caller: Principal | None, began_at: float,
                   connection: ServerConnection[LlmHttpRequest]) -> None:
         """Raises StayfastError."""
-        current = self._hub.active
+        current, tenant = self._hub.active, caller.tenant if caller is not None else None
         request = await self._continue(await decode_request(Api.RESPONSES, self.frame.body, current.limits), tenant)
+        if caller is not None:
+            caller.check_route(request.model)
         if not self.frame.is_generating:
             check_model(request, current)
             response_id = f"{LOCAL_ID}_{token_hex(16)}"
             await self._send(encode_empty_response(request, self.frame.fields, response_id, int(self._hub.clock.wall())))
             return
-        arrival = read_arrival(self.request_id, began_at, tenant, fields, self._hub.start_trace)
+        arrival = read_arrival(self.request_id, began_at, tenant, fields, self._hub.start_trace,
+                               key_id=caller.key_id if caller is not None else "")
         self.is_served = True
         serve = current.backend.gateway.serve
         try:

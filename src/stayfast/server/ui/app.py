@@ -16,6 +16,8 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.http.server.asgi import Message, Scope
+from stayfast.keys.principal import is_admin
+from stayfast.server.auth import user_of
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.paths import wrong_method_error
 from stayfast.server.ui.assets import INDEX, Asset, Assets
@@ -85,15 +87,16 @@ class UiApp:
 
     def _sign_in(self, scope: Scope) -> tuple[int, Headers, bytes]:
         """`GatewayApp` has checked the key. Raises Rejected (403) for one that is not an admin's."""
-        config, tenant = self._current.config, scope["state"]["tenant"]
+        config, caller = self._current.config, scope["state"]["caller"]
         if not config.demands_key:
             return _json({"needs_key": False, "signed_in": True})
-        if tenant not in config.admins:
-            raise Rejected("The page needs an admin key. Add this key's name to server.admins.", status=403,
-                           code="admins_only")
-        cookie = self.sessions.make_cookie(tenant, config, self._clock.wall(), self._make_session_id(),
+        if not is_admin(caller):
+            raise Rejected("The page needs an admin key: one whose name is in server.admins, or a stored key with the scope "
+                           "admin.", status=403, code="admins_only")
+        user = user_of(caller)
+        cookie = self.sessions.make_cookie(user, config, self._clock.wall(), self._make_session_id(),
                                            is_secure=_is_https(scope))
-        return _json({"needs_key": True, "signed_in": True, "user": tenant, "seconds": SESSION_S},
+        return _json({"needs_key": True, "signed_in": True, "user": user, "seconds": SESSION_S},
                      (b"set-cookie", cookie.encode()))
 
     def _sign_out(self, scope: Scope) -> tuple[int, Headers, bytes]:

@@ -8,7 +8,7 @@ stays valid until it expires; to end it at once, restart or change the keys.
 """
 
 import hmac
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 
 from stayfast.server.config import ServerConfig
@@ -21,12 +21,14 @@ _MAX_COOKIE_BYTES = 8192
 class Sessions:
     """Makes and checks the cookies of one parent. `secret`: at least 32 random bytes."""
 
-    __slots__ = ("_secret", "cookie_name")
+    __slots__ = ("_is_user", "_secret", "cookie_name")
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, secret: bytes, is_user: Callable[[str, ServerConfig], bool] | None = None) -> None:
+        """is_user: whether an admin may still use the page; None: only admins of the settings file may."""
         if len(secret) < 32:
             raise ValueError(f"a secret needs at least 32 bytes, not {len(secret)}")
         self._secret = secret
+        self._is_user = is_user if is_user is not None else _is_static_admin
         # cookies do not depend on the port: two gateways of one machine would overwrite each other's
         self.cookie_name = "stayfast_" + sha256(b"name" + secret).hexdigest()[:8]
 
@@ -53,7 +55,7 @@ class Sessions:
         expires, _, _ = rest.partition(":")
         if not hmac.compare_digest(signature.encode(), self._sign(text, config).encode()):
             return None
-        return tenant if tenant in config.admins and now < int(expires) else None
+        return tenant if now < int(expires) and self._is_user(tenant, config) else None
 
     def _values(self, header: bytes) -> Iterator[str]:
         """Of each cookie with this name. Split at semicolons, as servers do (RFC 6265bis, 5.8.3): http.cookies gives up at
@@ -69,6 +71,10 @@ class Sessions:
     def _sign(self, text: str, config: ServerConfig) -> str:
         table = repr((sorted(config.keys.items()), sorted(config.admins)))
         return hmac.new(self._secret, f"{text}\n{sha256(table.encode()).hexdigest()}".encode(), sha256).hexdigest()
+
+
+def _is_static_admin(user: str, config: ServerConfig) -> bool:
+    return user in config.admins
 
 
 def is_own_site(fields: Mapping[bytes, bytes]) -> bool:

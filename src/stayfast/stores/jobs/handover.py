@@ -30,12 +30,14 @@ from stayfast.core.jobs import (
     Report,
     Submitted,
 )
+from stayfast.core.keys import KeysPage, SpendRow, StoredKey
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.base import EventsPage, Heartbeat, HeldJob, SweepReport
 from stayfast.stores.jobs.calls import describe_method
 from stayfast.stores.jobs.committer import Committer, acquire_lock
 from stayfast.stores.jobs.committer_link import CommitterLink, LinkLost
 from stayfast.stores.jobs.embedded.group_commit import RESERVE_BYTES, WINDOW_S
+from stayfast.stores.jobs.keys import is_same_key
 from stayfast.stores.jobs.sqlite import PAGE, SqliteJobStore
 from stayfast.stores.jobs.topics import Topics
 
@@ -166,6 +168,35 @@ class SharedJobStore:
 
     async def retry_report(self, report_id: str) -> Report | None:
         return await self._call(SqliteJobStore.retry_report, report_id)
+
+    async def read_keys(self, after_version: int, limit: int) -> KeysPage:
+        return await self._call(SqliteJobStore.read_keys, after_version, limit)
+
+    async def create_key(self, key: StoredKey, max_keys: int) -> tuple[StoredKey | None, bool]:
+        (stored, is_new), is_repeated = await self._repeat(SqliteJobStore.create_key, key, max_keys)
+        return stored, is_new or (is_repeated and stored is not None and stored.id == key.id)
+
+    async def update_key(self, key: StoredKey, version: int) -> StoredKey | None:
+        stored, is_repeated = await self._repeat(SqliteJobStore.update_key, key, version)
+        if stored is None and is_repeated:
+            found = await self.find_key(key.id)
+            return found if found is not None and is_same_key(found, key) else None
+        return stored
+
+    async def find_key(self, key_id: str) -> StoredKey | None:
+        return await self._call(SqliteJobStore.find_key, key_id)
+
+    async def list_keys(self, tenant: str | None, after_id: str | None, limit: int) -> list[StoredKey]:
+        return await self._call(SqliteJobStore.list_keys, tenant, after_id, limit)
+
+    async def note_key_uses(self, uses: Mapping[str, float]) -> None:
+        await self._call(SqliteJobStore.note_key_uses, uses)
+
+    async def add_spend(self, writer: str, n: int, rows: Sequence[SpendRow]) -> None:
+        await self._call(SqliteJobStore.add_spend, writer, n, rows)
+
+    async def read_spend(self, groups: Sequence[str], first_day: int, last_day: int, tenant: str | None) -> list[SpendRow]:
+        return await self._call(SqliteJobStore.read_spend, groups, first_day, last_day, tenant)
 
     async def notify(self, topic: str) -> None:
         self._topics.notify(topic)

@@ -24,8 +24,9 @@ from stayfast.core.jobs import (
     Report,
     Submitted,
 )
+from stayfast.core.keys import KeysPage, SpendRow, StoredKey
 from stayfast.stores.jobs.base import EventsPage, Heartbeat, HeldJob, SweepReport
-from stayfast.stores.jobs.embedded import batches, claims, reading, reports, submission, sweeping
+from stayfast.stores.jobs.embedded import batches, claims, keys, reading, reports, submission, sweeping
 from stayfast.stores.jobs.embedded.group_commit import RESERVE_BYTES, WINDOW_S, GroupCommit, Headroom
 from stayfast.stores.jobs.embedded.schema import open_file, open_reader
 from stayfast.stores.jobs.topics import Topics
@@ -195,6 +196,30 @@ class SqliteJobStore:
 
     async def retry_report(self, report_id: str) -> Report | None:
         return await self._writer.run(lambda db: reports.retry_report(db, report_id))
+
+    async def read_keys(self, after_version: int, limit: int) -> KeysPage:
+        return await self._reader.run(lambda db: keys.read_keys(db, after_version, limit))
+
+    async def create_key(self, key: StoredKey, max_keys: int) -> tuple[StoredKey | None, bool]:
+        return await self._writer.run(lambda db: keys.create_key(db, self._now(), key, max_keys))
+
+    async def update_key(self, key: StoredKey, version: int) -> StoredKey | None:
+        return await self._writer.run(lambda db: keys.update_key(db, self._now(), key, version))
+
+    async def find_key(self, key_id: str) -> StoredKey | None:
+        return await self._reader.run(lambda db: keys.find_key(db, key_id))
+
+    async def list_keys(self, tenant: str | None, after_id: str | None, limit: int) -> list[StoredKey]:
+        return await self._reader.run(lambda db: keys.list_keys(db, tenant, after_id, limit))
+
+    async def note_key_uses(self, uses: Mapping[str, float]) -> None:
+        await self._writer.run(lambda db: keys.note_key_uses(db, uses))
+
+    async def add_spend(self, writer: str, n: int, rows: Sequence[SpendRow]) -> None:
+        await self._writer.run(lambda db: keys.add_spend(db, self._now(), writer, n, rows))
+
+    async def read_spend(self, groups: Sequence[str], first_day: int, last_day: int, tenant: str | None) -> list[SpendRow]:
+        return await self._reader.run(lambda db: keys.read_spend(db, groups, first_day, last_day, tenant))
 
     async def notify(self, topic: str) -> None:
         self.topics.notify(topic)

@@ -11,8 +11,6 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.constants import MAX_RETRY_AFTER_S
 from stayfast.core.errors import Shed
-from stayfast.core.events import AttemptDone
-from stayfast.core.types import Outcome, Usage
 from stayfast.pipeline.admission.controller import (
     REJECT_REASONS,
     AdmissionController,
@@ -22,9 +20,9 @@ from stayfast.pipeline.admission.controller import (
     QueueOutlook,
 )
 from stayfast.pipeline.admission.tenants import Buckets, Tenant, Tenants, own_buckets
-from stayfast.pipeline.attempts.attempt import Attempt
 from stayfast.pipeline.exchange import Exchange, OutcomeRecord
 from stayfast.pipeline.plan import Admitted
+from stayfast.pipeline.stages.admit.used import count_used
 from stayfast.policy.admission.fair_share import weighted_tokens
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.priority import BANDS, LOWEST_BAND, RecentKeys, Urgency
@@ -36,7 +34,6 @@ ONE_REQUEST = (1.0, 0.0, 0.0)  # without tokens and cost
 SHEDDING_S = 1.0  # the gateway counts as shedding for this long after the last rejection
 JUDGES = "(judge)"  # the tenant of judgements, which are short: their usage tells nothing about clients
 REALTIME, PLAIN, _ = Urgency
-IGNORED = Outcome.IGNORED
 
 
 def _release_nothing() -> None:
@@ -219,50 +216,16 @@ class _Place(msgspec.Struct):
     def leave(self) -> None:
         """Give the place back, and charge what was used instead of what was reserved. Never awaits."""
         now, tenant = self.clock.now(), self.tenant
-        n_input, n_output, cost_usd, ttft_s, n_read, has_left = self._used()
-        is_used = bool(self.record.attempts)  # rejected before any upstream was called: charge nothing
-        used = (1.0, n_input + n_output, cost_usd) if is_used else NOTHING
-        tenant.quota.reconcile(self.reserved, used, now)
+        used = count_used(self.record, self.n_input)
+        n_input, n_output, cost_usd, ttft_s, n_read, has_left = used
+        tenant.quota.reconcile(self.reserved, used.amount(self.record), now)
         if ttft_s is not None and not self.is_job:
             self.places.learn_ttft(ttft_s)
             tenant.learn_usage(n_output, cost_usd)
         if n_read is not None:
             tenant.learn_computed_tokens(self.n_input, n_read)
-        took_s = now - self.began_at if is_used and not self.is_job else None
+        took_s = now - self.began_at if self.record.attempts and not self.is_job else None
         self.places.give_back(tenant.share, self.request, weighted_tokens(n_input, n_output), took_s, now, has_left=has_left)
-
-    def _used(self) -> tuple[float, float, float, float | None, int | None, bool]:
-        """Tokens in and out, cost, time to the first token, prompt tokens that an upstream computed, and whether the client
-        left before that token. Figures that no upstream reported are estimated, except for the prompt tokens. Attempts that
-        lost to a hedge, or gave no token before our timeout, are not charged.
-        """
-        n_input = n_output = cost_usd = 0.0
-        ttft_s, n_read, was_left = None, None, False
-        for attempt in self.record.attempts:
-            done = attempt.done
-            if done is None or done.is_lost:
-                continue
-            ttft_s = done.ttft_s if done.ttft_s is not None else ttft_s
-            reported = _reported(attempt, done)
-            if reported is not None:
-                n_read = reported.uncached
-            if reported is not None or done.ttft_s is not None:
-                usage = done.usage or Usage(output=attempt.n_content)
-                n_input += usage.input_total
-                n_output += usage.output
-            was_left = done.outcome is IGNORED and done.fault is None
-            if was_left or reported is not None or done.ttft_s is not None:
-                cost_usd += done.cost_usd or 0.0
-        if n_read is None and (ttft_s is not None or was_left):
-            n_input = self.n_input
-        return n_input, n_output, cost_usd, ttft_s, n_read, was_left and ttft_s is None
-
-
-def _reported(attempt: Attempt, done: AttemptDone) -> Usage | None:
-    """The usage that the upstream reported; of an abandoned attempt, what it had reported until then."""
-    if not done.is_estimated:
-        return done.usage
-    return attempt.stream.summary.usage if attempt.stream is not None else None
 
 
 def _format_s(seconds: float) -> str:

@@ -139,8 +139,25 @@ CREATE TRIGGER job_report_over AFTER DELETE ON jobs BEGIN
 CREATE TRIGGER batch_report_over AFTER DELETE ON batches BEGIN
     DELETE FROM reports WHERE subject_id = OLD.id AND state IN ('open', 'done'); END;
 """
+_VERSION_3: Final = """
+CREATE TABLE keys (
+    id TEXT PRIMARY KEY, n INTEGER NOT NULL, tenant TEXT NOT NULL, name TEXT NOT NULL, is_live INTEGER NOT NULL,
+    drop_at REAL NOT NULL, used_at REAL NOT NULL DEFAULT 0, data BLOB NOT NULL) WITHOUT ROWID;
+CREATE UNIQUE INDEX keys_changed ON keys (n);
+CREATE UNIQUE INDEX keys_name ON keys (tenant, name) WHERE is_live = 1;
+CREATE INDEX keys_ended ON keys (is_live, drop_at);
+CREATE TABLE key_version (n INTEGER NOT NULL);
+INSERT INTO key_version VALUES (0);
+CREATE TABLE spend (
+    day INTEGER NOT NULL, tenant TEXT NOT NULL, key_id TEXT NOT NULL, route TEXT NOT NULL, model TEXT NOT NULL,
+    n_requests INTEGER NOT NULL, n_input INTEGER NOT NULL, n_cached INTEGER NOT NULL, n_output INTEGER NOT NULL,
+    nano_usd INTEGER NOT NULL, nano_usd_list INTEGER NOT NULL, n_unpriced INTEGER NOT NULL,
+    PRIMARY KEY (day, tenant, key_id, route, model)) WITHOUT ROWID;
+CREATE TABLE spend_writers (id TEXT PRIMARY KEY, n INTEGER NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
+CREATE INDEX spend_writers_over ON spend_writers (at);
+"""
 # MIGRATIONS[k] changes version k of the schema to version k + 1, all missing ones in one transaction.
-MIGRATIONS: Final = (_VERSION_1, _VERSION_2)
+MIGRATIONS: Final = (_VERSION_1, _VERSION_2, _VERSION_3)
 
 
 class ForeignFile(sqlite3.DatabaseError):

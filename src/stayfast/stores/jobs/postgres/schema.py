@@ -187,7 +187,42 @@ CREATE TABLE stayfast_parts (
   PRIMARY KEY (write_id, n));
 ALTER TABLE stayfast_parts ALTER COLUMN data SET STORAGE EXTERNAL;
 """,
+    """
+CREATE TABLE stayfast_keys (
+  id text COLLATE "C" PRIMARY KEY,
+  n bigint NOT NULL UNIQUE,           -- of its last change
+  tenant text COLLATE "C" NOT NULL,
+  name text COLLATE "C" NOT NULL,
+  is_live boolean NOT NULL,
+  drop_at double precision NOT NULL,  -- its end; Infinity: none yet
+  used_at double precision NOT NULL DEFAULT 0,
+  record bytea NOT NULL) WITH (fillfactor = 70);
+CREATE UNIQUE INDEX stayfast_keys_name ON stayfast_keys (tenant, name) WHERE is_live;
+CREATE INDEX stayfast_keys_ended ON stayfast_keys (is_live, drop_at);
+CREATE TABLE stayfast_key_version (n bigint NOT NULL);
+INSERT INTO stayfast_key_version VALUES (0);
+CREATE TABLE stayfast_spend (
+  day integer,
+  tenant text COLLATE "C",
+  key_id text COLLATE "C",
+  route text COLLATE "C",
+  model text COLLATE "C",
+  n_requests bigint NOT NULL,
+  n_input bigint NOT NULL,
+  n_cached bigint NOT NULL,
+  n_output bigint NOT NULL,
+  nano_usd bigint NOT NULL,
+  nano_usd_list bigint NOT NULL,
+  n_unpriced bigint NOT NULL,
+  PRIMARY KEY (day, tenant, key_id, route, model)) WITH (fillfactor = 50);
+CREATE TABLE stayfast_spend_writers (
+  id text COLLATE "C" PRIMARY KEY,
+  n bigint NOT NULL,
+  at double precision NOT NULL);
+CREATE INDEX stayfast_spend_writers_over ON stayfast_spend_writers (at);
+""",
 )
+
 
 
 async def migrate(pool: PostgresPool) -> int:

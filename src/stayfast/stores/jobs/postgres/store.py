@@ -4,11 +4,14 @@ from random import Random
 
 from stayfast.core.clock import Clock
 from stayfast.core.jobs import Job, JobState
+from stayfast.core.keys import KeysPage
 from stayfast.stores.jobs.base import EventsPage, SweepReport
+from stayfast.stores.jobs.keys import KEYS
 from stayfast.stores.jobs.postgres.address import parse_postgres_url
 from stayfast.stores.jobs.postgres.batches import PostgresBatches
 from stayfast.stores.jobs.postgres.connections import PostgresPool
 from stayfast.stores.jobs.postgres.files import PostgresFileBodies, PostgresFileRecords, delete_abandoned
+from stayfast.stores.jobs.postgres.keys import PostgresKeys
 from stayfast.stores.jobs.postgres.queue import PostgresQueue
 from stayfast.stores.jobs.postgres.records import PostgresRecords
 from stayfast.stores.jobs.postgres.schema import migrate
@@ -18,7 +21,7 @@ from stayfast.stores.jobs.postgres.webhooks import PostgresReports
 
 
 class PostgresJobStore(PostgresQueue, PostgresRecords, PostgresStreams, PostgresBatches, PostgresFileRecords,
-                       PostgresReports, PostgresWakeups):
+                       PostgresReports, PostgresKeys, PostgresWakeups):
     """A `JobStore` and `ReportStore` that several machines share. One event loop's."""
 
     def __init__(self, pool: PostgresPool, clock: Clock) -> None:
@@ -34,6 +37,10 @@ class PostgresJobStore(PostgresQueue, PostgresRecords, PostgresStreams, Postgres
     async def read_events(self, job_id: str, after_n: int, limit: int = 500) -> EventsPage:
         self._topics.mark(f"job:{job_id}")
         return await super().read_events(job_id, after_n, limit)
+
+    async def read_keys(self, after_version: int, limit: int) -> KeysPage:
+        self._topics.mark(KEYS)
+        return await super().read_keys(after_version, limit)
 
     async def sweep(self, *, max_claims: int) -> SweepReport:
         expired = await self.sweep_expired()
