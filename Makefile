@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## List these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-serve: $(if $(wildcard $(STAMP)),$(STAMP),$(SERVING)) ## Run the gateway (ARGS="--port 9000 ..."); installs no more than that needs
+serve: $(if $(wildcard $(STAMP)),$(STAMP),$(SERVING)) ## Run the gateway (ARGS="--port 9000 ...")
 	$(BIN)/stayfast serve $(ARGS)
 
 $(SERVING): requirements/serve.txt requirements/build.txt pyproject.toml
@@ -45,10 +45,10 @@ test: $(STAMP) ## Run all tests (ARGS="tests/unit -k settings -m sockets")
 	$(BIN)/python -m pytest --serial only $(ARGS) -n 0; second=$$?; \
 	[ $$second != 5 ] || exit $$first; exit $$second
 
-image: $(STAMP) ## Build deploy/Dockerfile on Debian's packages and run it (root; mmdebstrap, buildah, runc)
+image: $(STAMP) ## Build deploy/Dockerfile and run it (root, Debian)
 	$(BIN)/python -m pytest tests/deploy/test_image.py -n 0 $(ARGS)
 
-clients: ## Install npm packages of tests (Node SDK, pyright, axe-core, helm)
+clients: ## Install npm packages of tests (SDK, pyright, axe, helm)
 	npm ci --prefix tests/clients/node --no-audit --no-fund
 	npm ci --prefix tests/axe --no-audit --no-fund
 	npm ci --prefix tests/helm --no-audit --no-fund

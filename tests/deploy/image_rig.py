@@ -12,7 +12,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -83,13 +83,13 @@ class Image:
         tree.unlink()
 
     @contextmanager
-    def running(self, settings: str) -> "Iterator[Container]":
-        """A container that runs the image's own command with this settings file."""
+    def running(self, settings: str, system_calls: Sequence[str] = ()) -> "Iterator[Container]":
+        """A container of the image's own command, with this settings file. `system_calls`: those allowed, () for all."""
         bundle = self._folder / f"bundle-{time.monotonic_ns()}"
         (bundle / "settings").mkdir(parents=True)
         (bundle / "settings" / "stayfast.yaml").write_text(settings)
         port = free_port()
-        (bundle / "config.json").write_text(json.dumps(self._specification(bundle, port)))
+        (bundle / "config.json").write_text(json.dumps(self._specification(bundle, port, system_calls)))
         container = Container(self, bundle, port)
         try:
             container.wait_until_alive()
@@ -97,7 +97,7 @@ class Image:
         finally:
             container.end()
 
-    def _specification(self, bundle: Path, port: int) -> dict[str, Any]:
+    def _specification(self, bundle: Path, port: int, system_calls: Sequence[str]) -> dict[str, Any]:
         """The run-time specification: read-only root, no capabilities, no new privileges; the network of this machine."""
         ours = subprocess.run(["runc", "spec"], cwd=bundle, capture_output=True, check=False)
         assert ours.returncode == 0, ours.stderr
@@ -116,6 +116,9 @@ class Image:
                                                 "source": str(bundle / "settings")}]
         kinds = specification["linux"]["namespaces"]
         specification["linux"]["namespaces"] = [kind for kind in kinds if kind["type"] != "network"]
+        if system_calls:
+            specification["linux"]["seccomp"] = {"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [
+                {"names": list(system_calls), "action": "SCMP_ACT_ALLOW"}]}
         return specification
 
 

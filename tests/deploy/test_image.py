@@ -1,7 +1,9 @@
 """deploy/Dockerfile, built from Debian's packages and run as a hardened container; prints its size."""
 
 import json
+import re
 import struct
+import subprocess
 import sys
 import time
 import urllib.request
@@ -10,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.image_rig import USER, Container, Image
+from tests.docs.pages import ROOT
+from tests.services.tools import tool
 
 MAX_BYTES = 250e6
 SETTINGS = """\
@@ -56,6 +60,35 @@ def test_image_read_only_and_without_root_serves_an_answer(image: Image, capsys:
     with capsys.disabled():
         sys.stdout.write(f"\nimage: {image.n_bytes / 1e6:.0f} MB, built in {image.build_s:.0f} s, "
                          f"alive after {alive_s:.2f} s\n")
+
+
+def allowed_calls() -> list[str]:
+    """The system calls that deploy/stayfast.service allows, by systemd's own sets."""
+    command = [tool("systemd-analyze", "systemd"), "syscall-filter", "--no-pager"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    sets = {name: re.findall(r"^ +([@\w-]+)$", text, re.MULTILINE) for name, text in
+            re.findall(r"^(@[\w-]+)\n((?: .*\n)+)", listed, re.MULTILINE)}
+
+    def expand(name: str) -> set[str]:
+        return set().union(*map(expand, sets[name])) if name.startswith("@") else {name}
+
+    allowed: set[str] = set()
+    for sign, name in re.findall(r"^SystemCallFilter=(~?)(@\S+)$", (ROOT / "deploy" / "stayfast.service").read_text(),
+                                 re.MULTILINE):
+        allowed = allowed - expand(name) if sign else allowed | expand(name)
+    return sorted(allowed)
+
+
+def test_image_with_the_system_calls_of_the_systemd_unit_serves_an_answer(image: Image) -> None:
+    """Two workers, the engine and a clean stop need no other. systemd itself cannot run here."""
+    calls = allowed_calls()
+    assert "accept4" in calls
+    assert not {"chown", "mount", "ptrace", "setuid"} & set(calls)
+    with image.running(SETTINGS + "workers: 2\n", calls) as container:
+        assert "token" in answer(container)
+        tried = container.execute("/opt/stayfast/bin/python", "-c", "import os; os.chown('/tmp', -1, -1)")
+        assert "Operation not permitted" in tried.stderr
+        assert container.stop() == 0
 
 
 def test_image_size_has_its_bound(image: Image) -> None:

@@ -15,20 +15,15 @@ from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.alerts.files import prometheus_rules
 from stayfast.observe.log import _RequestLine
 from stayfast.server.config import ServerConfig
-from stayfast.server.lifecycle import _CLOSE_S
 from stayfast.server.paths import HEALTH
 from stayfast.settings import SettingsText, load_settings
-from stayfast.workers.supervisor import EXIT_BAD_SETTINGS, WorkersConfig
+from stayfast.workers.supervisor import EXIT_BAD_SETTINGS
+from tests.deploy.stopping import longest_stop_s
 from tests.docs.pages import ROOT, variables_for
 
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 UNIT = ROOT / "deploy" / "stayfast.service"
 MANIFEST = ROOT / "deploy" / "kubernetes.yaml"
-
-
-def longest_stop_s(server: ServerConfig) -> float:
-    """How long a gateway may take to stop, its parent's patience included."""
-    return server.grace_s + server.drain_s + max(2 * _CLOSE_S, WorkersConfig(1, 0).margin_s)
 
 
 def test_every_field_of_the_log_has_a_row() -> None:
