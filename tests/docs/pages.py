@@ -4,11 +4,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from stayfast.settings.providers import all_providers
+
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 DIGEST = "sha256:" + "0" * 64
 REFERENCE = re.compile(r"\$\{(\w+)")
+PROVIDER = re.compile(r"\b(?:provider|kind): ([\w-]+)")
 _SPAN = re.compile(r"`([^`\n]+)`")
 
 
@@ -56,4 +59,6 @@ def anchors(page: Path) -> set[str]:
 def variables_for(text: str) -> dict[str, str]:
     """An environment with all that a settings file refers to: a digest where one is meant, else some text."""
     known = {"DIGEST": DIGEST, "STORE": "postgres://user@host/database"}
-    return {name: known.get(name.rpartition("_")[2], "something") for name in REFERENCE.findall(text)}
+    rows = [all_providers().get(name) for name in PROVIDER.findall(text)]
+    names = {*REFERENCE.findall(text), *(row.key_variable for row in rows if row is not None and row.key_variable)}
+    return {name: known.get(name.rpartition("_")[2], "something") for name in names}

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from stayfast.core.deadline import Timeouts
 from stayfast.core.jobs import Door, Job, JobResult, JobState, NewJob
 from stayfast.core.types import Api
 from stayfast.jobs.capacity import JobCapacity
@@ -40,6 +41,7 @@ class JobsRig(Rig):
     """A rig with jobs."""
 
     def __init__(self, loop: SimLoop, *scripts: Sequence[Script], config: JobsConfig | None = None, **fields: Any) -> None:
+        fields.setdefault("timeouts", Timeouts(total_s=600, first_token_s=120))  # some answers take 100 s
         super().__init__(loop, *scripts, **fields)
         self.config = config or JobsConfig()
         self.store = MemoryJobStore(loop)

@@ -63,9 +63,9 @@ def test_ledger_stages_add_up_to_the_whole() -> None:
         assert spent[Stage.CALL] == 0.25
         assert spent[Stage.RELAY] == pytest.approx(0.1)
         allowed = {stage.stage: stage.allowance_s for stage in done.stages}
-        assert allowed[Stage.ADMIT] == 600.0
-        assert allowed[Stage.CALL] == 600.0  # `first_token_s` limits each attempt, not the stage
-        assert allowed[Stage.RELAY] == 600.0 - 0.25  # what the stages before left over
+        assert allowed[Stage.ADMIT] == 300.0
+        assert allowed[Stage.CALL] == 300.0  # `first_token_s` limits each attempt, not the stage
+        assert allowed[Stage.RELAY] == 300.0 - 0.25  # what the stages before left over
         assert done.ttft_s == 0.25
         assert (done.status, done.finish_reason, done.n_attempts) == (200, "stop", 1)
         assert done.usage is not None

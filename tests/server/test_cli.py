@@ -182,8 +182,9 @@ def test_check_and_serve_point_out_an_upstream_that_nothing_leads_to(
                                            "`upstreams`, or remove it\n")
 
 
-def test_init(capsys: pytest.CaptureFixture[str]) -> None:
-    """It writes a file that `check` likes, overwrites nothing unasked, and says what it cannot do."""
+def test_init(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes a file that `check` accepts, overwrites nothing unasked, and reports what it cannot do."""
+    monkeypatch.setenv("OPENAI_API_KEY", "k" * 20)
     assert main(["init"]) == 0
     assert main(["check"]) == 0
     Path("stayfast.yaml").write_text("mine")

@@ -74,7 +74,7 @@ defaults: {budget: {admit: 10%}, on_overrun: {template: Later., fallback: [small
 routes: {"m": {upstreams: [big], budget: {model: 20}, timeouts: {total_s: 100}}, "n": [big]}
 """).gateway.router.policy_of
     assert dict(terms("m").budget.parts_s) == {Stage.ADMIT: 10.0, Stage.CALL: 20.0}
-    assert dict(terms("n").budget.parts_s) == {Stage.ADMIT: 60.0}
+    assert dict(terms("n").budget.parts_s) == {Stage.ADMIT: 30.0}
     assert terms("m").template == terms("n").template == "Later."
     assert terms("nobody").template == ""
 

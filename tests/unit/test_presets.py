@@ -18,7 +18,7 @@ def settings(route: str, more: str = "") -> Settings:
 
 
 @pytest.mark.parametrize(("preset", "under_s", "total_s"), [
-    ("chat", 0.5, 300), ("completion", 0.1, 10), ("batch", 30, 3600), ("agent", 2, 900)])
+    ("chat", 0.5, 300), ("completion", 0.1, 10), ("batch", 30, 3600), ("agent", 2, 900), ("reasoning", 30, 900)])
 def test_preset_sets_objective_and_time_limits(preset: str, under_s: float, total_s: float) -> None:
     route = settings(f"preset: {preset}").routes["m"]
     assert (route.slo.ttft, route.total_s) == (Latency(under_s, 0.95), total_s)
@@ -38,7 +38,7 @@ def test_preset_leaves_an_objective_that_the_route_turned_off() -> None:
 
 
 def test_preset_of_unknown_name_is_rejected() -> None:
-    with pytest.raises(SettingsError, match=r"routes\.m\.preset: must be one of chat, completion, batch, agent"):
+    with pytest.raises(SettingsError, match=r"routes\.m\.preset: must be one of chat, completion, batch, agent, reasoning"):
         settings("preset: chatt")
 
 

@@ -89,13 +89,17 @@ def test_settings_invalid_value_is_reported(text: str, complaint: str) -> None:
     assert place.startswith(("f.yaml:3:", "f.yaml:4:"))
 
 
+WORDS = "openai, anthropic, gemini, bedrock, embedded, turn, simulated"  # of `kind`
+
+
 @pytest.mark.parametrize(("upstream", "complaint"), [
-    ("{}", "upstreams.a: `kind` is missing: one of openai, anthropic, embedded, turn, simulated"),
-    ("5", "upstreams.a: must be a mapping with `kind`: one of openai, anthropic, embedded, turn, simulated"),
-    ("{kind: opnai}", ('upstreams.a.kind: must be one of openai, anthropic, embedded, turn, simulated, not "opnai", '
+    ("{}", f"upstreams.a: `kind` is missing: one of {WORDS}"),
+    ("5", f"upstreams.a: must be a mapping with `kind`: one of {WORDS}"),
+    ("{kind: opnai}", (f'upstreams.a.kind: must be one of {WORDS}, not "opnai", '
                       "did you mean openai?")),
     ("{kind: simulated, key: x}", "upstreams.a.key: unknown setting"),
-    ("{kind: openai}", "upstreams.a.key: is missing: api.openai.com requires one, for example ${OPENAI_API_KEY}"),
+    ("{kind: openai}", "upstreams.a.key: the environment variable OPENAI_API_KEY is not set"),
+    ("{kind: openai, key: null}", "upstreams.a.key: is missing: api.openai.com requires one, for example ${OPENAI_API_KEY}"),
     ("{kind: openai, base_url: 'ftp://h'}",
      "upstreams.a.base_url: must be like https://host/v1, without user, password, ? and #"),
     ("{kind: openai, base_url: 'http://u:hunter2@h/v1'}",
@@ -103,7 +107,8 @@ def test_settings_invalid_value_is_reported(text: str, complaint: str) -> None:
     ("{kind: anthropic, key: k, apis: [chat]}",
      "upstreams.a.apis: must be among count_tokens, messages for kind anthropic, not chat"),
     ("{kind: openai, key: k, apis: [chats]}",
-     ('upstreams.a.apis[0]: must be one of chat, completions, embeddings, responses, messages, count_tokens, not "chats", '
+     ('upstreams.a.apis[0]: must be one of chat, completions, embeddings, responses, messages, count_tokens, gemini, '
+      'converse, not "chats", '
      "did you mean chat?")),
     ("{kind: openai, key: k, headers: {'x:y': v}}", "upstreams.a.headers: 'x:y' is not a header's name"),
     ('{kind: openai, key: k, headers: {x: "a\\r\\nb: c"}}', "upstreams.a.headers.x: must be ASCII characters on one line"),

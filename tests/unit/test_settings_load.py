@@ -23,7 +23,8 @@ from stayfast.settings import (
     overrides_from,
     read_settings_file,
 )
-from stayfast.settings.starter import starter_file
+from stayfast.settings.model import Fallback
+from stayfast.settings.starter import STARTER
 
 SMALLEST = """\
 upstreams: {bench: {kind: openai, base_url: "http://127.0.0.1:9100/v1", key: "sk-x"}}
@@ -238,22 +239,23 @@ def test_empty_sections_have_defaults() -> None:
     assert settings.server.port == 8090
 
 
-@pytest.mark.parametrize("is_embedded", [True, False])
-def test_starter_file_is_valid(is_embedded: bool) -> None:
-    """`stayfast init` writes a file that can be served at once, without any variable."""
-    settings = loaded(starter_file(is_embedded=is_embedded))
-    assert ("stayfast-tiny" in settings.routes) is is_embedded
+def test_starter_file_needs_one_key_only() -> None:
+    with pytest.raises(SettingsError, match="OPENAI_API_KEY"):
+        loaded(STARTER)
+    settings = loaded(STARTER, {"OPENAI_API_KEY": "a"})
+    route = settings.routes["assistant"]
+    assert (route.upstreams, route.on_overrun.fallback) == (("vllm-0", "vllm-1"), Fallback(("openai",)))
+    assert [settings.model_for("assistant", name) for name in ("vllm-0", "openai")] == [
+        "meta-llama/Llama-3.1-8B-Instruct", "gpt-4o-mini"]
 
 
 def test_starter_examples_are_valid() -> None:
     """Its examples hold when their # is taken away."""
-    text = starter_file(is_embedded=False)
-    uncommented = re.sub(r"(?m)^( *)#(?=\S|  )", r"\1", text)
-    settings = loaded(uncommented, {"OPENAI_API_KEY": "a", "ANTHROPIC_API_KEY": "b"})
-    assert set(settings.upstreams) == {"simulated", "tiny", "openai", "anthropic", "my-vllm"}
-    assert settings.routes["llama"].model == "meta-llama/Llama-3.1-8B-Instruct"
-    assert settings.routes["gpt-4o-mini"].timeouts.first_token_s == 10
-    assert settings.routes["gpt-4o-mini"].cache.mode == "exact"
+    uncommented = re.sub(r"(?m)^( *)#(?=\S|  )", r"\1", STARTER)
+    settings = loaded(uncommented, {"OPENAI_API_KEY": "a", "ANTHROPIC_API_KEY": "b", "AZURE_OPENAI_API_KEY": "c"})
+    assert set(settings.upstreams) == {"vllm-0", "vllm-1", "openai", "claude", "azure"}
+    assert settings.routes["assistant"].cache.mode == "exact"
+    assert (settings.routes["assistant"].preset, settings.server.host) == ("chat", "0.0.0.0")
 
 
 def test_find_prefers_the_named_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

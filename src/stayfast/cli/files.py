@@ -14,14 +14,13 @@ from stayfast.server.auth import new_key
 from stayfast.server.config import ServerConfig
 from stayfast.settings import (
     SettingsError,
-    embedded_engine_problem,
     load_settings,
     overrides_from,
     read_environment,
     read_settings_file,
 )
 from stayfast.settings.schema import json_schema, reference_page
-from stayfast.settings.starter import starter_file
+from stayfast.settings.starter import STARTER
 
 _N_KEY_BYTES = 32
 
@@ -29,17 +28,17 @@ _N_KEY_BYTES = 32
 def write_starter(arguments: argparse.Namespace) -> int:
     """Write a starter settings file; overwrite an existing one only with --force."""
     path = Path(arguments.file)
-    text = starter_file(is_embedded=embedded_engine_problem() is None)
     try:
         with path.open("w" if arguments.force else "x", encoding="utf-8") as file:
-            file.write(text)
+            file.write(STARTER)
     except FileExistsError:
         print_message(f"stayfast init: {path} exists; --force overwrites it")
         return 1
     except OSError as error:
         print_message(f"stayfast init: {path} cannot be written: {error.strerror}")
         return 1
-    print_message(f"wrote {path}; next:\n  stayfast check {path} && stayfast serve --config {path}")
+    print_message(f"wrote {path}. Put the addresses of your replicas and their model's name into it; then:\n"
+                  f"  export OPENAI_API_KEY=...\n  stayfast check {path} && stayfast serve --config {path}")
     return 0
 
 

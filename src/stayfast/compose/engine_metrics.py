@@ -32,7 +32,8 @@ class EnginePageClient:
         self._headers = [("accept", "text/plain"), ("accept-encoding", "identity"),
                          *[(header.lower(), value.reveal()) for header, value in upstream.headers.items()]]
         if upstream.key is not None:
-            self._headers.append(("authorization", f"Bearer {upstream.key.reveal()}"))
+            name, key = upstream.key_header.lower() or "authorization", upstream.key.reveal()
+            self._headers.append((name, f"Bearer {key}" if name == "authorization" else key))
 
     async def fetch(self) -> str | None:
         """The page; None: there is none. Its absence shows in the age of the figures."""

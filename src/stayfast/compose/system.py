@@ -321,7 +321,9 @@ def _http(name: str, upstream_settings: HttpUpstream, sink: Sink, clock: Clock, 
     dialect = DialectConfig(
         upstream_settings.kind, upstream_settings.native_apis, key.reveal() if key is not None else None,
         tuple((header.lower(), value.reveal()) for header, value in upstream_settings.headers.items()),
-        request_usage=upstream_settings.request_usage, send_deadline=upstream_settings.send_deadline)
+        request_usage=upstream_settings.request_usage, send_deadline=upstream_settings.send_deadline,
+        paths={Api(api): path for api, path in upstream_settings.paths.items()},
+        key_header=upstream_settings.key_header.lower())
     return DialectUpstream(name, dialect, HttpClient(name, http, sink=sink, clock=clock), clock, held)
 
 

@@ -38,10 +38,9 @@ def _wait(doc: str) -> SettingDoc:
 class Timeouts:
     """Time-outs of one request, in seconds. All are bounded by `total_s`."""
 
-    # the default of the OpenAI and Anthropic SDKs
-    total_s: Annotated[float, _wait("Accept to last byte: the request's deadline.")] = 600.0
-    # a busy self-hosted engine may need a minute to prefill a long prompt
-    first_token_s: Annotated[float, _wait("An attempt's start to its first content token.")] = 120.0
+    # docs/decisions/0027-default-limits.md: what each bound would cut of honest answers
+    total_s: Annotated[float, _wait("Accept to last byte: the request's deadline.")] = 300.0
+    first_token_s: Annotated[float, _wait("An attempt's start to its first content token.")] = 60.0
     idle_s: Annotated[float, _wait("Between two signs of progress of a running answer; comments and pings are none.")] = 60.0
     connect_s: Annotated[float, _wait("TCP and TLS.")] = 5.0
 

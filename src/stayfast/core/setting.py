@@ -29,6 +29,7 @@ class SettingDoc:
     or_number: bool = False  # a bare number is accepted as such a text
     is_secret: bool = False  # a wrong value is never quoted
     is_inline: bool = False  # a record whose settings are listed among its parent's
+    is_short: bool = False  # a short form, rewritten before decoding: never among the effective settings
 
     def find_violation(self, value: object) -> str | None:
         """What the value must be ("must be ..."), or None if it is within bounds and matches the pattern."""

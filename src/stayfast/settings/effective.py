@@ -153,6 +153,8 @@ def _shown(cls: type[Any], setting: Setting, value: Any) -> Any:
 def _settings_of(record: Any) -> Iterator[tuple[Setting, Any]]:
     """The keys of a record with their values; inlined records replace their field."""
     for setting in record_settings(RecordField(type(record))):
+        if setting.doc.is_short:
+            continue
         holder = record if setting.inlined_in is None else getattr(record, setting.inlined_in[0])
         yield setting, getattr(holder, setting.name)
 
@@ -199,6 +201,8 @@ def _entries(node: Node | None, cls: type[Any] | None) -> dict[str, Node]:
 
 def _describe_source(node: Node) -> str:
     place = node.location
+    if place.set_by:
+        return place.set_by
     if place.line is None:
         kind = "command line " if place.source.startswith("--") else "environment " if place.source in _VARIABLES else ""
         return kind + place.source

@@ -19,10 +19,12 @@ from stayfast.policy.slo import Slo
 from stayfast.settings.consistency import embedded_engine_problem, find_contradictions, find_unknown_upstreams
 from stayfast.settings.decoder import BAD, Decoder, RecordField, kind_words
 from stayfast.settings.effective import setting_sources
+from stayfast.settings.fallbacks import expand_fallbacks
 from stayfast.settings.migration_hints import KEY_HINTS
 from stayfast.settings.model import Defaults, OnOverrun, Settings
 from stayfast.settings.presets import apply_presets
 from stayfast.settings.problems import Problem, SettingsError, SourceLocation
+from stayfast.settings.providers import apply_providers
 from stayfast.settings.upstreams import AddedUpstream
 from stayfast.settings.yaml_nodes import Override, YamlScalar, entries_at, parse
 from stayfast.settings.yaml_nodes import YamlMapping as Tree
@@ -88,6 +90,8 @@ def load_settings(source: SettingsText, variables: Mapping[str, str], overrides:
     if model is not None:
         _use_model(tree, model)
     apply_presets(tree)
+    apply_providers(tree, variables)
+    problems += expand_fallbacks(tree)
     decoder = Decoder(variables, _bases(tree, variables), kinds, KEY_HINTS)
     settings = decoder.decode(RecordField(Settings), tree, ())
     problems += decoder.problems

@@ -6,22 +6,25 @@ looks like a reference to a variable.
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Final
 
 from stayfast.core.units import parse_duration
 from stayfast.settings.problems import Path
+from stayfast.settings.providers import PROTOCOLS, all_providers
 
 ANY: Final = "*"  # in a path: any name, or any position in a list
 _UPSTREAM, _ROUTE, _DEFAULTS, _TOP = ("upstreams", ANY), ("routes", ANY), ("defaults",), ()
 
-_FALLBACK = "for fallbacks write `on_overrun: {fallback: [NAME]}`"
+_FALLBACK = "for fallbacks write `fallback: [NAME]`"
 _TIME = "in seconds: `deadline: 30` for the whole request, `timeouts: {first_token_s: 10, idle_s: 30}` for single waits"
 _RETRY = "write `retry: {max_attempts: 3}`, the first attempt included"
-_ROUTES = ("write providers as `upstreams: {NAME: {kind: openai, base_url: ..., key: ...}}` and the `model` of clients as "
+_ROUTES = ("write providers as `upstreams: {NAME: {provider: openai, key: ...}}` and the `model` of clients as "
            "`routes: {MODEL: [NAME]}`")
 _KEYS = "write client keys as `server: {keys: {CLIENT: sha256:...}}`; `stayfast key CLIENT` makes one"
-_AZURE = ("Azure is kind: openai with base_url: https://RESOURCE.openai.azure.com/openai/v1 and "
-          'headers: {api-key: "${AZURE_OPENAI_API_KEY}"}; without api-version; the deployment is the model')
+_AZURE = ("Azure is `provider: azure` with `resource: NAME`, without api-version; the deployment is the model; with "
+          "api-version: `paths` in docs/providers.md")
+_PROVIDER = "write `provider: openai`, or another name of docs/providers.md; `kind` is a protocol"
 _LIMIT = "write `limit: {mode: fixed, max: 100}` for a concurrency limit"
 _WEIGHT = "weights are set at the route: `weights: {NAME: 2}`"
 _LOG = "write `log: {level: info}`"
@@ -36,7 +39,8 @@ _KEY_HINTS: Final[tuple[tuple[tuple[str, ...], str, str], ...]] = (
      "write common settings in `defaults`: timeouts, retry, hedge, limit, breaker, on_overrun"),
     (_TOP, "environment_variables env", 'write values from the environment as "${NAME}" where they are needed'),
     (_TOP, "master_key api_key api_keys keys auth", _KEYS),
-    (_TOP, "fallback fallbacks", f"at a route, or below `defaults`: {_FALLBACK}"),
+    (_TOP, "fallback fallbacks",
+     f"at a route: {_FALLBACK}; for all routes `defaults: {{on_overrun: {{fallback: [NAME]}}}}`"),
     (_TOP, "timeout request_timeout deadline",
      f"at a route: {_TIME}; for all routes `defaults: {{timeouts: {{total_s: 30}}}}`"),
     (_TOP, "num_retries max_retries retries", f"at a route, or below `defaults`: {_RETRY}"),
@@ -50,8 +54,9 @@ _KEY_HINTS: Final[tuple[tuple[tuple[str, ...], str, str], ...]] = (
      "time limits of calls are set at a route or in `defaults`: `timeouts: {total_s: 30}`"),
     (_UPSTREAM, "api_base base url api_url endpoint openai_api_base azure_endpoint host", _BASE_URL),
     (_UPSTREAM, "api_key apikey token auth virtual_key openai_api_key", 'write `key: "${OPENAI_API_KEY}"`'),
-    (_UPSTREAM, "provider type custom_llm_provider llm_provider",
-     "write `kind: openai` or `kind: anthropic`, its protocol"),
+    (_UPSTREAM, "type custom_llm_provider llm_provider", _PROVIDER),
+    (_UPSTREAM, "aws_region_name vertex_location location", "with `provider: bedrock` or `vertex`: `region: NAME`"),
+    (_UPSTREAM, "vertex_project", "with `provider: vertex`: `project: NAME`"),
     (_UPSTREAM, "model_name deployment deployment_id litellm_params override_params", _MODELS),
     (_UPSTREAM, "api_version azure_deployment", _AZURE),
     (_UPSTREAM, "timeout request_timeout stream_timeout deadline", f"at the route: {_TIME}"),
@@ -65,7 +70,7 @@ _KEY_HINTS: Final[tuple[tuple[tuple[str, ...], str, str], ...]] = (
      "write `prices: {MODEL: {input_per_mtok: 2.5, output_per_mtok: 10}}`, in USD for a million tokens"),
     (_UPSTREAM, "ssl_verify verify_ssl", "write `verify: false`"),
     (_UPSTREAM, "http_version http2", 'write `http: "2"`'),
-    (_ROUTE, "fallback fallbacks", _FALLBACK),
+    (_ROUTE, "fallbacks", _FALLBACK),
     (_ROUTE, "timeout request_timeout timeout_s total_s stream_timeout deadline_s deadline_ms", _TIME),
     (_ROUTE, "num_retries max_retries retries max_attempts", _RETRY),
     (_ROUTE, "targets providers deployments upstream provider", "write `upstreams: [NAME]`"),
@@ -73,25 +78,40 @@ _KEY_HINTS: Final[tuple[tuple[tuple[str, ...], str, str], ...]] = (
      "write `pick: balance` (the less busy one) or `pick: order` (the first healthy one)"),
     (_ROUTE, "weight", _WEIGHT),
     (_ROUTE, "model_name alias", "the route's name is what clients send; `model: NAME` is the upstreams' name for it"),
-    (_DEFAULTS, "fallback fallbacks", _FALLBACK),
+    (_DEFAULTS, "fallback fallbacks", "write `on_overrun: {fallback: [NAME]}`"),
     (_DEFAULTS, "timeout request_timeout deadline", "write `timeouts: {total_s: 30}`, in seconds"),
     (_DEFAULTS, "num_retries max_retries retries", _RETRY),
 )
 KEY_HINTS: Final[Mapping[tuple[str, ...], str]] = {
     (*where, name): text for where, names, text in _KEY_HINTS for name in names.split()}
 
-_SPEAKS_OPENAI: Final = {
-    "gemini": "https://generativelanguage.googleapis.com/v1beta/openai", "groq": "https://api.groq.com/openai/v1",
-    "mistral": "https://api.mistral.ai/v1", "deepseek": "https://api.deepseek.com/v1", "xai": "https://api.x.ai/v1",
-    "openrouter": "https://openrouter.ai/api/v1", "bedrock": "https://bedrock-runtime.REGION.amazonaws.com/openai/v1",
-    "ollama": "http://127.0.0.1:11434/v1", "vllm": "http://HOST:8000/v1", "sglang": "http://HOST:30000/v1",
-    "llamacpp": "http://HOST:8080/v1", "litellm": "http://HOST:4000/v1",
-}
+# Names of other gateways for the providers of providers.json.
+_FOREIGN_PROVIDERS: Final = """\
+azure: azure_openai azure_ai azureopenai azure_text
+azure-anthropic: foundry anthropic_foundry
+bedrock: aws aws_bedrock amazon_bedrock bedrock_converse
+gemini: google google_gemini google_ai_studio genai
+vertex: vertex_ai vertexai google_vertex
+anthropic: claude messages
+xai: grok x_ai
+together: together_ai togetherai
+fireworks: fireworks_ai
+perplexity: perplexity_ai
+nvidia: nvidia_nim nim
+moonshot: moonshotai kimi
+github: github_models
+cloudflare: workers_ai cloudflare_workers_ai
+ollama: ollama_chat
+lmstudio: lm_studio
+vllm: hosted_vllm
+llamacpp: llama_cpp llama_server llamafile
+tgi: text_generation_inference huggingface_tgi
+trtllm: tensorrt_llm trtllm_serve
+litellm: litellm_proxy
+"""
 KIND_HINTS: Final[Mapping[str, str]] = {
-    **{name: f"it uses OpenAI's protocol: write kind: openai with base_url: {url}"
-       for name, url in _SPEAKS_OPENAI.items()},
-    **dict.fromkeys(("azure", "azure_openai", "azure_ai"), _AZURE),
-    **dict.fromkeys(("claude", "messages"), "write kind: anthropic"),
+    **{foreign: f"write provider: {name}" for name, others in (line.split(": ") for line in _FOREIGN_PROVIDERS.splitlines())
+       for foreign in others.split()},
     **dict.fromkeys(("gpt", "chatgpt", "openai_compatible", "custom", "openai_like", "text_completion_openai"),
                     "write kind: openai with its base_url"),
     **dict.fromkeys(("gguf", "local", "builtin"), "write kind: embedded with model: PATH of a GGUF file"),
@@ -113,9 +133,14 @@ def match_path(path: Path, table: Mapping[tuple[str, ...], str]) -> str | None:
 
 
 def kind_hint(path: Path, word: str) -> str | None:
-    """What to write instead of an unknown kind of upstream."""
-    is_kind = match_path(path, {(*_UPSTREAM, "kind"): "yes"}) is not None
-    return KIND_HINTS.get(re.sub(r"[ .-]", "_", word.lower()).replace("llama_cpp", "llamacpp")) if is_kind else None
+    """What to write instead of an unknown kind or provider of an upstream."""
+    if match_path(path, {(*_UPSTREAM, "kind"): "yes", (*_UPSTREAM, "provider"): "yes"}) is None:
+        return None
+    hint = KIND_HINTS.get(re.sub(r"[ .-]", "_", word.lower()))
+    if hint is None and path[-1] == "kind":
+        near = get_close_matches(word.lower(), [*PROTOCOLS, "embedded", *all_providers()], n=1, cutoff=0.6)
+        hint = f"write provider: {near[0]}" if near and near[0] not in (*PROTOCOLS, "embedded") else None
+    return hint
 
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMG])(i?)B?", re.IGNORECASE)

@@ -109,6 +109,8 @@ class RouteSettings:
         "Outlier ejection: when an upstream is left out.")] = field(default_factory=EjectConfig)
     model: Annotated[str | None, SettingDoc(
         "Model name at these upstreams, unless their `models` name one. null: as the client sent it.")] = None
+    fallback: Annotated[Fallback | None, SettingDoc(
+        "Upstreams for when the route's own failed or took too long. Short for on_overrun.fallback.", is_short=True)] = None
     preset: Annotated[Preset | None, SettingDoc(
         "Kind of work: an objective, time limits and retries where the route sets none itself (docs/promises.md).")] = None
     deadline: Annotated[float | None, SettingDoc(

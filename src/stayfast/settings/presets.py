@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from stayfast.settings.yaml_nodes import YamlMapping, YamlScalar, entries_at
 
-Preset = Literal["chat", "completion", "batch", "agent"]
+Preset = Literal["chat", "completion", "batch", "agent", "reasoning"]
 PRESETS: Final[Mapping[str, Mapping[tuple[str, ...], str]]] = MappingProxyType({
     "chat": {("slo", "ttft", "under_s"): "0.5", ("slo", "ttft", "share"): "0.95", ("timeouts", "first_token_s"): "30",
              ("timeouts", "idle_s"): "30", ("timeouts", "total_s"): "300"},
@@ -26,6 +26,9 @@ PRESETS: Final[Mapping[str, Mapping[tuple[str, ...], str]]] = MappingProxyType({
     # many calls in a row: one that hangs costs the whole run
     "agent": {("slo", "ttft", "under_s"): "2", ("slo", "ttft", "share"): "0.95", ("timeouts", "first_token_s"): "60",
               ("timeouts", "idle_s"): "60", ("timeouts", "total_s"): "900", ("retry", "max_attempts"): "4"},
+    # a model may think in silence for minutes before its first token
+    "reasoning": {("slo", "ttft", "under_s"): "30", ("slo", "ttft", "share"): "0.95", ("timeouts", "first_token_s"): "300",
+                  ("timeouts", "idle_s"): "120", ("timeouts", "total_s"): "900"},
 })
 
 

@@ -1,6 +1,7 @@
 """The table of list prices (price_table.json): for upstreams at a provider's own address whose settings have no prices.
 
-A row is found by the provider, which the address names, and the exact name of the model: another name has no price. Each
+A row is found by the provider, which the address names (providers.json: addresses with plain list prices; regional ones of
+OpenAI and Vertex cost more), and the exact name of the model: another name has no price, as a deployment of Azure. Each
 provider's rows have the address of its price list and the day on which they were compared; scripts/price_table.py writes
 them anew.
 """
@@ -9,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from datetime import date
 from functools import cache
 from importlib.resources import files
-from re import fullmatch
 from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -17,16 +17,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from stayfast.policy.admission.price import ListPrice, LongPrompt, Prices
+from stayfast.settings.providers import find_price_list
 
 OLD_DAYS = 90  # prices this old are reported by `stayfast check`
-# Addresses with plain list prices. Regional ones of OpenAI and Vertex cost more; a deployment of Azure may have any name.
-_HOSTS: Final = (
-    (r"api\.openai\.com", "openai"), (r"api\.anthropic\.com", "anthropic"),
-    (r"generativelanguage\.googleapis\.com", "google"), (r"aiplatform\.googleapis\.com", "vertex"),
-    (r"api\.mistral\.ai", "mistral"), (r"api\.x\.ai", "xai"), (r"api\.groq\.com", "groq"),
-    (r"api\.together\.(xyz|ai)", "together"), (r"api\.fireworks\.ai", "fireworks"),
-    (r"bedrock-runtime\.[a-z0-9-]+\.amazonaws\.com", "bedrock"),
-)
 _ALIAS_PREFIXES: Final = {"google": "models/", "vertex": "google/"}  # of the providers' OpenAI-compatible endpoints
 
 
@@ -63,8 +56,7 @@ def list_prices(provider: str) -> Prices:
 
 def list_prices_at(base_url: str) -> Prices:
     """The list prices at an upstream's address; empty for one that is not a provider's own."""
-    host = urlsplit(base_url).hostname or ""
-    provider = next((name for pattern, name in _HOSTS if fullmatch(pattern, host)), None)
+    provider = find_price_list(urlsplit(base_url).hostname or "")
     return list_prices(provider) if provider is not None else {}
 
 

@@ -11,11 +11,14 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
-    """Location of a value. `source`: a file, an environment variable or a flag. Lines and columns count from 1."""
+    """Location of a value. `source`: a file, an environment variable or a flag. Lines and columns count from 1. `set_by`:
+    what set the value because of the setting at this location, such as `provider groq`.
+    """
 
     source: str
     line: int | None = None
     column: int | None = None
+    set_by: str = ""
 
     def __str__(self) -> str:
         return self.source if self.line is None else f"{self.source}:{self.line}:{self.column}"

@@ -21,6 +21,7 @@ from stayfast.settings.decoder import (
 )
 from stayfast.settings.environment import OVERRIDES
 from stayfast.settings.model import Settings
+from stayfast.settings.providers import all_providers
 from stayfast.settings.upstreams import AddedUpstream
 
 IDENTIFIER = "urn:stayfast:settings"
@@ -59,13 +60,17 @@ class _Definitions:
     kinds: tuple[type[Any], ...]
 
 
-def _record(record: RecordField, definitions: _Definitions, kind: str | None = None) -> dict[str, Any]:
+def _record(record: RecordField, definitions: _Definitions, kinds: Sequence[str] = ()) -> dict[str, Any]:
     settings = record_settings(record)
     properties = {setting.name: _property(setting, definitions) for setting in settings}
-    if kind is not None:
-        properties["kind"] = {**properties["kind"], "enum": [kind]}
-    required = [setting.name for setting in settings if setting.default is MISSING or (kind and setting.name == "kind")]
+    has_provider = "provider" in properties
+    if kinds:
+        names = [name for name in all_providers() if name not in kinds] if has_provider else []
+        properties["kind"] = {**properties["kind"], "enum": [*kinds, *names]}
+    required = [setting.name for setting in settings if setting.default is MISSING or (kinds and setting.name == "kind")]
     schema = {"type": "object" if required else ["object", "null"], "properties": properties, "additionalProperties": False}
+    if has_provider:  # which may stand for the kind
+        return {**schema, "anyOf": [{"required": ["kind"]}, {"required": ["provider"]}]}
     return {**schema, "required": required} if required else schema
 
 
@@ -101,16 +106,24 @@ def _shape(shape: Shape, about: SettingDoc, definitions: _Definitions) -> dict[s
         case RecordField():
             return _define(shape, definitions)
         case VariantField():
-            variants = shape.with_kinds(definitions.kinds)
-            return {"oneOf": [_define(RecordField(cls), definitions, kind) for kind, cls in variants.by_kind]}
+            by_class = _group_kinds(shape.with_kinds(definitions.kinds))
+            return {"oneOf": [_define(RecordField(cls), definitions, words) for cls, words in by_class.items()]}
 
 
-def _define(record: RecordField, definitions: _Definitions, kind: str | None = None) -> dict[str, Any]:
+def _group_kinds(variants: VariantField) -> dict[type[Any], list[str]]:
+    """The words that `kind` may have, by class."""
+    words: dict[type[Any], list[str]] = {}
+    for kind, cls in variants.by_kind:
+        words.setdefault(cls, []).append(kind)
+    return words
+
+
+def _define(record: RecordField, definitions: _Definitions, kinds: Sequence[str] = ()) -> dict[str, Any]:
     """A reference to the record's definition, which is added if missing."""
-    name = record.cls.__name__ if kind is None else f"{record.cls.__name__}.{kind}"
+    name = record.cls.__name__
     if name not in definitions.by_name:
         definitions.by_name[name] = {}
-        definitions.by_name[name] = _record(record, definitions, kind)
+        definitions.by_name[name] = _record(record, definitions, kinds)
     reference = {"$ref": f"#/$defs/{name}"}
     shorthand = getattr(record.cls, "SHORTHAND", None)
     if shorthand is None:
@@ -160,10 +173,8 @@ def _sections(added: Sequence[type[Any]]) -> Iterator[tuple[str, RecordField]]:
         elif isinstance(shape, OptionalField):
             waiting.insert(0, (title, path, shape.inner))
         elif isinstance(shape, VariantField):
-            kinds: dict[type[Any], list[str]] = {}
-            for kind, cls in shape.with_kinds(added).by_kind:
-                kinds.setdefault(cls, []).append(kind)
-            waiting[:0] = [(f"{title}, kind: {' or '.join(words)}", path, RecordField(cls)) for cls, words in kinds.items()]
+            waiting[:0] = [(f"{title}, kind: {' or '.join(words)}", path, RecordField(cls))
+                           for cls, words in _group_kinds(shape.with_kinds(added)).items()]
         elif isinstance(shape, RecordField) and shape.cls not in seen:
             seen.add(shape.cls)
             yield title, shape

@@ -18,18 +18,16 @@ from stayfast.policy.admission.quota import QuotaConfig
 from stayfast.policy.fleet.config import REDIS_URL, REDIS_URL_FORM
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
+from stayfast.settings.providers import ADDRESS_FIELDS, ADDRESS_PART, Protocol, ProviderRow, all_providers
 from stayfast.stores.remote_store import SharedConfig
 from stayfast.upstreams.base import Upstream as UpstreamProtocol
 
-PROVIDERS: Mapping[str, str] = {"openai": "https://api.openai.com/v1", "anthropic": "https://api.anthropic.com/v1",
-                               "gemini": "https://generativelanguage.googleapis.com/v1beta", "bedrock": ""}
 NATIVE_APIS: Mapping[str, frozenset[Api]] = {
     "openai": frozenset({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS, Api.RESPONSES}),
     "anthropic": frozenset({Api.MESSAGES, Api.COUNT_TOKENS}),
     "gemini": frozenset({Api.GEMINI}),
     "bedrock": frozenset({Api.CONVERSE}),
 }
-_VERSIONED = ("openai", "anthropic")  # kinds whose addresses end with /v1
 _ENDPOINTS = ("/chat/completions", "/completions", "/embeddings", "/responses", "/messages/count_tokens", "/messages")
 URL = r"|https?://[^\s/?#@]+(/[^\s?#]*)?"
 PROBE = SettingDoc("Request one token at start, repeated until it answers; readiness waits for the first such answer.")
@@ -37,6 +35,11 @@ MODELS = SettingDoc("Model names: the client's or route's name, and this upstrea
 LIMIT = SettingDoc("Concurrency limit. Unset: defaults.limit.")
 BREAKER = SettingDoc("Circuit breaker. Unset: defaults.breaker.")
 PRICES = SettingDoc("USD per million tokens, by this upstream's model name; \"*\": every other model.")
+
+
+def _part(doc: str) -> SettingDoc:
+    """A part of a provider's address."""
+    return SettingDoc(doc, pattern=f"|{ADDRESS_PART}", form="letters, digits and . _ -")
 
 
 def empty_mapping() -> Mapping[str, Any]:
@@ -56,18 +59,33 @@ def check_headers(headers: Mapping[str, Secret]) -> None:
 class HttpUpstream:
     """A provider or engine on the network, with OpenAI's, Anthropic's, Gemini's or Bedrock's protocol."""
 
-    kind: Annotated[Literal["openai", "anthropic", "gemini", "bedrock"], SettingDoc(
-        "A provider or engine on the network; its protocol.")]
+    kind: Annotated[Protocol, SettingDoc(
+        "Its protocol. The name of a provider, such as vllm, is short for `provider: vllm`.")]
+    provider: Annotated[str, SettingDoc(
+        "Its row of docs/providers.md, which sets everything that these settings do not: address, key's variable, APIs.",
+        words=tuple(all_providers()))] = ""
     base_url: Annotated[str, SettingDoc(
-        "Address, without /chat/completions or /messages; a host alone gets /v1. Empty: the provider's.",
+        "Address, without /chat/completions or /messages; a host alone gets the provider's path, else /v1. Empty: the "
+        "provider's.",
         pattern=URL, form="like https://host/v1, without user, password, ? and #", is_secret=True)] = ""
-    key: Annotated[Secret | None, SettingDoc("API key, as a reference: ${OPENAI_API_KEY}.")] = None
+    resource: Annotated[str, _part("Azure: name of the resource, in the address.")] = ""
+    region: Annotated[str, _part("AWS, Vertex AI: region, in the address.")] = ""
+    project: Annotated[str, _part("Vertex AI: project, in the address.")] = ""
+    account: Annotated[str, _part("Cloudflare: account; Databricks: name of the workspace; in the address.")] = ""
+    key: Annotated[Secret | None, SettingDoc(
+        "API key, as a reference: ${OPENAI_API_KEY}. Unset, at the provider's own address: its usual variable.")] = None
+    key_header: Annotated[str, SettingDoc(
+        "Header of the key; authorization: as a bearer token. Empty: by kind.", pattern="[A-Za-z0-9-]*",
+        form="a header's name")] = ""
     headers: Annotated[Mapping[str, Secret],
                        SettingDoc("Headers of every request to it.")] = field(default_factory=empty_mapping)
     models: Annotated[Mapping[str, str], MODELS] = field(default_factory=empty_mapping)
     prices: Annotated[Prices, PRICES] = field(default_factory=empty_mapping)
     apis: Annotated[tuple[Api, ...], SettingDoc(
         "APIs it speaks natively; others are translated. Empty: by kind; responses only at api.openai.com.")] = ()
+    paths: Annotated[Mapping[str, str], SettingDoc(
+        "Paths below base_url, by API, instead of the usual ones: {model} is the model, {A|B} is A for whole answers and B "
+        "for streams.", pattern=r"/[!-~]*", form="a path that begins with /")] = field(default_factory=empty_mapping)
     request_usage: Annotated[bool, SettingDoc(
         "Request token counts in streams; they are hidden from clients that did not ask.")] = False
     supports_continuation: Annotated[bool, SettingDoc(
@@ -93,39 +111,64 @@ class HttpUpstream:
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        url = self._given_url()
+        row = all_providers()[self.provider or self.kind]
+        if row.kind != self.kind:
+            raise ValueError(f"kind must be {row.kind} for provider {self.provider}, or unset")
+        url = self._address(row)
         for endpoint in _ENDPOINTS:
             if urlsplit(url).path.endswith(endpoint):
                 raise ValueError(f"base_url must end before {endpoint}, which is appended to it")
-        if self.kind in _VERSIONED and (not urlsplit(url).path or (self.kind == "anthropic" and not url.endswith("/v1"))):
-            url += "/v1"  # a host alone; Anthropic's own base_url has no /v1 either
+        if self.kind == "anthropic" and not url.endswith("/v1") and not self.paths:
+            url += "/v1"  # Anthropic's own base_url has no /v1 either
         split_base_url(url)
         object.__setattr__(self, "base_url", url)
         if any(name.startswith("cost") for name, _, _ in self.rate.limits()):
             raise ValueError("rate limits requests and tokens: costs are limited by tenants.NAME.quota")
-        allowed = NATIVE_APIS[self.kind]
-        for api in self.apis:
-            if api not in allowed:
-                names = ", ".join(sorted(allowed))
-                raise ValueError(f"apis must be among {names} for kind {self.kind}, not {api.value}")
+        self._check_apis()
         check_headers(self.headers)
-        self._check_engine()
-        if self.key is None or not self.key.reveal():
-            object.__setattr__(self, "key", None)
-            if self.base_url == PROVIDERS[self.kind]:
-                raise ValueError(f"key is missing: {self.host} requires one, for example ${{{self.kind.upper()}_API_KEY}}")
-        elif not fullmatch(r"[!-~]+", self.key.reveal()):
-            raise ValueError("key must be visible ASCII characters, without spaces or line breaks")
+        if self.engine_metrics != "off" and (self.kind != "openai" or self._is_hosted(row)):
+            raise ValueError(f"engine_metrics must be off for {self.host}: only engines of your own have /metrics")
+        self._check_key(row)
 
-    def _given_url(self) -> str:
-        url = (self.base_url or PROVIDERS[self.kind]).rstrip("/")
+    def _address(self, row: ProviderRow) -> str:
+        """The address, without a slash at its end."""
+        parts = {name: getattr(self, name) for name in ADDRESS_FIELDS}
+        for name, part in parts.items():
+            if part and name not in row.address_fields:
+                raise ValueError(f"{name} has no place in the address of {self.provider or self.kind}")
+        url = self.base_url.rstrip("/")
+        try:
+            if url and not urlsplit(url).path:
+                url += row.fill(row.path, parts)
+            url = url or row.fill(row.base_url, parts)
+        except KeyError as missing:
+            raise ValueError(
+                f"{missing.args[0]} is missing: the address of {self.provider or self.kind} contains it") from None
         if not url:
-            raise ValueError(f"base_url is missing: kind {self.kind} has no common address")
+            raise ValueError(f"base_url is missing: {self.provider or self.kind} has no common address")
         return url
 
-    def _check_engine(self) -> None:
-        if self.engine_metrics != "off" and (self.kind != "openai" or self.base_url == PROVIDERS[self.kind]):
-            raise ValueError(f"engine_metrics must be off for {self.host}: only engines of your own have /metrics")
+    def _check_apis(self) -> None:
+        allowed = NATIVE_APIS[self.kind]
+        for setting, apis in (("apis", self.apis), ("paths", self.paths)):
+            for api in apis:
+                if api not in allowed:
+                    raise ValueError(f"{setting} must be among {', '.join(sorted(allowed))} for kind {self.kind}, not {api}")
+
+    def _check_key(self, row: ProviderRow) -> None:
+        if self.key is not None and self.key.reveal():
+            if not fullmatch(r"[!-~]+", self.key.reveal()):
+                raise ValueError("key must be visible ASCII characters, without spaces or line breaks")
+            return
+        object.__setattr__(self, "key", None)
+        if row.key_variable and self._is_hosted(row) and (row.key_header or "authorization") not in {
+                name.lower() for name in self.headers}:
+            raise ValueError(f"key is missing: {self.host} requires one, for example ${{{row.key_variable}}}")
+
+    def _is_hosted(self, row: ProviderRow) -> bool:
+        """Whether it is at its provider's own address, on the network."""
+        return not row.is_local and bool(row.base_url) and all(getattr(self, name) for name in row.address_fields) and (
+            self.base_url == row.fill(row.base_url, {name: getattr(self, name) for name in ADDRESS_FIELDS}))
 
     @property
     def host(self) -> str:
@@ -135,6 +178,8 @@ class HttpUpstream:
     def native_apis(self) -> frozenset[Api]:
         if self.apis:
             return frozenset(self.apis)
+        if self.provider:
+            return frozenset(all_providers()[self.provider].apis)
         everything = NATIVE_APIS[self.kind]
         return everything if self.kind != "openai" or self.host == "api.openai.com" else everything - {Api.RESPONSES}
 

@@ -5,6 +5,7 @@ Python code that runs for each member of a list lets the event loop take it. Whe
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -59,7 +60,8 @@ class DialectConfig:
     always_streams: bool = False
     request_usage: bool = False  # request token counts of streams; clients that did not are not sent them
     send_deadline: bool = False  # send the remaining time as `x-request-timeout`
-    paths: Mapping[Api, str] = field(default_factory=dict)  # instead of PATHS; "{model}": the model, percent-encoded
+    paths: Mapping[Api, str] = field(default_factory=dict)  # instead of PATHS; "{model}": the model, percent-encoded;
+    #   "{A|B}": A for whole answers, B for streams
     key_header: str = ""  # empty: of the kind; "authorization": as a bearer token
     authenticator: Authenticator | None = None  # instead of `key`
 
@@ -87,7 +89,8 @@ class DialectUpstream:
         self._constant_secrets = Secrets(self._fixed_secrets)
         self._templates: dict[tuple[Api, bool, str], RequestTemplate] = {}  # the model is empty where the path is fixed
         self._paths = {**{(api, streams): path for api, path in PATHS.items() for streams in (False, True)}, **MODEL_PATHS,
-                       **{(api, streams): path for api, path in config.paths.items() for streams in (False, True)}}
+                       **{(api, streams): _choose_path(path, streams=streams)
+                          for api, path in config.paths.items() for streams in (False, True)}}
         self._whole_only: set[tuple[Api, str]] = set()  # models that cannot stream whole answers
         self._speaks = {api: spoken for api in Api if (spoken := _spoken(api, config.apis)) is not None}
 
@@ -272,6 +275,10 @@ def _key_headers(config: DialectConfig) -> tuple[tuple[str, str], ...]:
         return ()
     name = config.key_header or _KEY_HEADERS.get(config.kind, _BEARER)
     return ((name, f"Bearer {config.key}" if name == _BEARER else config.key),)
+
+
+def _choose_path(path: str, *, streams: bool) -> str:
+    return re.sub(r"\{([^{}|]*)\|([^{}|]*)\}", r"\2" if streams else r"\1", path)
 
 
 def _spoken(api: Api, native: frozenset[Api]) -> Api | None:

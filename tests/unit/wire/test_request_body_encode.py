@@ -10,7 +10,7 @@ from openai.types.responses.response_create_params import ResponseCreateParamsNo
 from pydantic import TypeAdapter
 
 from stayfast.core.errors import Rejected
-from stayfast.core.types import Api
+from stayfast.core.types import CLIENT_APIS, Api
 from stayfast.wire.request_body import decode, encode, parse_conversation
 from tests.unit.wire.full_requests import FULL, PARAMETERS, sent, user
 from tests.unit.wire.recorded import body, request
@@ -24,7 +24,7 @@ SDK_PARAMS: dict[Api, TypeAdapter[Any]] = {
     Api.MESSAGES: TypeAdapter(MessageCreateParamsNonStreaming)}
 
 
-@pytest.mark.parametrize("api", list(Api))
+@pytest.mark.parametrize("api", sorted(CLIENT_APIS))
 def test_encode_unchanged_request_keeps_its_bytes(api: Api) -> None:
     """Same dialect, same model, same mode: the very bytes of the client."""
     raw = b"  " + body(api, unknown=1.50)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stayfast.core.deadline import Timeouts
 from stayfast.core.events import AttemptDone
 from stayfast.lab.simulated import PRESETS, EngineModel, ProviderConfig, Simulated
 from stayfast.policy.findings.batching import CallTiming, judge_batching, weigh_calls
@@ -20,7 +21,8 @@ TIMES = st.floats(0, 100)
 def timings(config: ProviderConfig, *, calls_per_s: float, n: int = 250, seed: int = 1) -> list[CallTiming]:
     """Poisson arrivals of streamed requests with answers of different lengths, through a gateway."""
     async def main(loop: SimLoop) -> list[CallTiming]:
-        rig, rng = Rig(loop, upstreams=[Simulated("sim", config, loop)]), Random(seed)
+        limits = Timeouts(total_s=600, first_token_s=120)  # a saturated engine has a long queue
+        rig, rng = Rig(loop, upstreams=[Simulated("sim", config, loop)], timeouts=limits), Random(seed)
 
         async def serve() -> None:
             body = chat(max_tokens=round(rng.uniform(20, 300)), ignore_eos=True,
