@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from stayfast.server.config import ServerConfig
 from tests.docs.pages import ROOT
 from tests.services.tools import tool
 
 UNIT = ROOT / "deploy" / "stayfast.service"
+SOCKET = UNIT.with_suffix(".socket")
 MAX_EXPOSURE = 2.0  # systemd's own scale: 0 is best, 10 worst
 
 
@@ -28,8 +30,20 @@ def test_unit_is_accepted_by_systemd(tmp_path: Path) -> None:
     copy = tmp_path / "stayfast.service"
     copy.write_text(UNIT.read_text(encoding="utf-8").replace("/opt/stayfast/bin/stayfast", str(program)))
     assert complaints(copy) == []
+    (tmp_path / SOCKET.name).write_bytes(SOCKET.read_bytes())
+    assert complaints(tmp_path / SOCKET.name) == []
     copy.write_text(copy.read_text().replace("ProtectClock=yes", "ProtectClocks=yes"))
     assert len(complaints(copy)) == 1
+
+
+def test_unit_socket_has_the_usual_port_and_the_name_of_its_service() -> None:
+    """A socket unit starts the service of its own name; the watchdog's restart is a failure in systemd's terms."""
+    assert SOCKET.stem == UNIT.stem
+    (address,) = re.findall(r"^ListenStream=(.*)$", SOCKET.read_text(encoding="utf-8"), re.MULTILINE)
+    assert int(address) == ServerConfig().port
+    service = UNIT.read_text(encoding="utf-8")
+    assert "\nRestart=on-failure\n" in service
+    assert re.search(r"^WatchdogSec=\d+$", service, re.MULTILINE)
 
 
 def complaints(unit: Path) -> list[str]:
