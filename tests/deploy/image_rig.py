@@ -6,6 +6,7 @@ production. mmdebstrap, buildah and runc need root.
 
 import json
 import os
+import shutil
 import signal
 import ssl
 import subprocess
@@ -62,6 +63,10 @@ class Image:
         described = json.loads(self._run("inspect", "--type", "image", "localhost/stayfast"))
         self.config: dict[str, Any] = described["Docker"]["config"]
         self.n_bytes = sum(path.lstat().st_size for path in self.files.rglob("*") if not path.is_dir())
+
+    def remove(self) -> None:
+        """Free its gigabytes: pytest holds the folders of three runs."""
+        shutil.rmtree(self._folder)
 
     def _run(self, *arguments: str) -> str:
         """What buildah prints."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,11 @@ pytestmark = [pytest.mark.sockets, pytest.mark.serial]
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     """Built once, in about a minute."""
-    return Image(tmp_path_factory.mktemp("image"))
+    built = Image(tmp_path_factory.mktemp("image"))
+    yield built
+    built.remove()
 
 
 def answer(container: Container) -> str:
