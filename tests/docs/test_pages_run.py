@@ -40,6 +40,8 @@ NOT_RUN = {  # commands that are only parsed (test_examples.py), by how they beg
     "stayfast bench faults ": "takes 20 minutes; tests/bench runs short faults",
     "export PATH=": "PATH has the programs",
     "stayfast prove (?!--list)": "takes minutes; tests/prove runs each proof",
+    "(docker|helm|kubectl|gh) ": "needs an engine, a cluster or a network; tests/deploy checks the files",
+    "(python3 -m venv|install|systemctl|/opt/stayfast/bin/pip) ": "changes the reader's machine",
     "python -m examples": "reads all pages first; tests/examples runs it",
     "stayfast warm .* --call ": "imports the reader's own module; tests/server/test_warm.py has one",
 }
