@@ -184,4 +184,4 @@ def test_features_have_the_same_folder_on_each_floor() -> None:
                for floor in ("policy", "pipeline")}
     features = {"admission", "routing", "cache", "prompt_cache"}
     assert folders["policy"] - {"jobs", "fleet", "findings", "credentials"} == features | {"resilience"}
-    assert folders["pipeline"] == features | {"attempts", "stages", "timing"}
+    assert folders["pipeline"] == features | {"attempts", "stages", "timing", "hooks"}

@@ -41,12 +41,11 @@ class Gateway:
         try:
             try:
                 ex.enter(ADMIT)
-                if ex.policy.size is not None:
-                    ex = self.size_limit.redirect(ex)  # to the route for long prompts, if the prompt is long
-                    self.size_limit.check(ex)
+                ex = ex if ex.policy.size is None else self.size_limit.fit(ex)  # on the route for long prompts, or refused
                 admitted = await self.admit.admit(ex)
                 held.add(admitted.release)
                 ex.enter(CACHE)
+                ex = ex if ex.policy.hooks is None or known is not None else await ex.apply_hooks(ex.policy.hooks)
                 claim = self.idempotency.claim(ex) if arrival.headers and known is None else None
                 if isinstance(claim, Hit):  # the answer to an earlier request with the same idempotency key
                     found, claim = claim, None
@@ -61,6 +60,7 @@ class Gateway:
             except ENDINGS as failure:
                 answer = self.degrade.answer(ex, failure, found if isinstance(found, Miss) else None)
             held.add(answer.source.abandon)
+            answer = answer if ex.hooked is None else answer.begin_with(await ex.hooked.after(answer.first_chunk))
             ex.enter(RELAY)
             if admitted.start_reply is not None:
                 admitted.start_reply()
