@@ -222,7 +222,7 @@ def test_server_listens_on_bound_socket() -> None:
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
             server = GatewayServer(ActiveSystem(FakeBackend()), host(RecordingSink(), []))
-            await server.listen(sock)
+            await server.listen([sock])
             client = Client(*await asyncio.open_connection(*sock.getsockname()))
             client.send(post(CHAT))
             assert (await client.answer())[0] == 200

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from stayfast.cli.serve import notify_systemd
+from stayfast.cli.listening import notify_systemd
 from stayfast.core.clock import SystemClock
 from stayfast.workers.channels import ParentChannel, encode_frame
 from stayfast.workers.supervisor import (

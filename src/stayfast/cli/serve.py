@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import contextlib
 import errno
 import json
 import signal
@@ -16,6 +15,7 @@ from secrets import token_hex
 
 from stayfast import __version__, compose
 from stayfast.cli import curl_example, print_message
+from stayfast.cli.listening import listening_sockets, notify_systemd, start_watchdog
 from stayfast.cli.terminal import style_of_output
 from stayfast.compose.caching import explain_missing_packages, prefix_rules
 from stayfast.compose.live_check import check_upstreams
@@ -83,13 +83,15 @@ def run(arguments: argparse.Namespace) -> int:
             given.find().name == BUILT_IN):
         print_message(f"no embedded model: {embedded_engine_problem()}")
     try:
-        return _run_parent(given, settings) if settings.workers > 1 else _serve(given, settings)
+        with listening_sockets(settings, variables) as sockets:
+            return (_run_parent if settings.workers > 1 else _serve)(given, settings, sockets)
     except OSError as error:
         if error.errno not in _CANNOT_LISTEN:
             raise
         server = settings.server
-        print_message(f"stayfast serve: cannot listen on {server.host} port {server.port}: {error.strerror}; choose "
-                      "another --port")
+        also = f" or {server.unix_socket}" if server.unix_socket else ""
+        print_message(f"stayfast serve: cannot listen on {server.host} port {server.port}{also}: {error.strerror}; choose "
+                      "another --port" + " or path" * bool(also))
         return EXIT_PORT_IN_USE
 
 
@@ -163,48 +165,55 @@ class CommandLineSettings:
         old = self._running = self._running or settings
         for name, before, after in (("server.host", old.server.host, settings.server.host),
                                     ("server.port", old.server.port, settings.server.port),
+                                    ("server.tls", old.server.tls, settings.server.tls),
+                                    ("server.unix_socket", old.server.unix_socket, settings.server.unix_socket),
                                     ("workers", old.workers, settings.workers)):
             if before != after:
                 print_message(f"stayfast: {name} stays {before} until a restart")
         return settings
 
 
-def _serve(given: CommandLineSettings, settings: Settings) -> int:
+def _serve(given: CommandLineSettings, settings: Settings, sockets: Sequence[socket.socket]) -> int:
     socket_name = given.variables.get("NOTIFY_SOCKET")
 
     def on_listening(addresses: Sequence[Address]) -> None:
         print_message(startup_message(settings, addresses, __version__))
         notify_systemd(socket_name, "READY=1")
+        start_watchdog(given.variables)
 
     return compose.serve(settings, siblings=WorkerPeers(), n_workers=1, reload=given.load, engines=None,
-                         on_listening=on_listening, on_draining=lambda: notify_systemd(socket_name, "STOPPING=1"))
+                         on_listening=on_listening, on_draining=lambda: notify_systemd(socket_name, "STOPPING=1"),
+                         sockets=sockets)
 
 
-def _run_parent(given: CommandLineSettings, settings: Settings) -> int:
+def _run_parent(given: CommandLineSettings, settings: Settings, sockets: Sequence[socket.socket]) -> int:
     """Run the parent process. Workers get the settings text, overrides and addresses, and load the same settings."""
-    held = reserve_port(settings.server.host, settings.server.port)
+    of_systemd = [sock for sock in sockets if sock.family != socket.AF_UNIX]
+    held = of_systemd[0] if of_systemd else reserve_port(settings.server.host, settings.server.port)
     address: Address = held.getsockname()[:2]
+    descriptors = [sock.fileno() for sock in sockets]
     listening = Override(("server", "port"), str(address[1]), settings.sources.get("server.port", BY_DEFAULT))
     socket_name = given.variables.get("NOTIFY_SOCKET")
     engines: dict[str, Address] = {}
-    last_good, turns = given.find(), turn_file_states(settings)
+    last_good, files = given.find(), watched_file_states(settings)
     session_secret = token_hex(32)
 
     def snapshot() -> bytes:
         return json.dumps({
-            "turns": turns,  # part of the snapshot: an unchanged one is not sent
+            "files": files,  # part of the snapshot: an unchanged one is not sent
+            "sockets": descriptors,
             "name": last_good.name, "text": last_good.text, "model": given.model, "engines": engines, "folder": folder,
             "session_secret": session_secret,
             "overrides": [[*override.path, override.text, override.source] for override in (*given.overrides, listening)],
         }).encode()
 
     def reload() -> bytes:
-        nonlocal last_good, turns
+        nonlocal last_good, files
         source = given.find()
         new = given.load(source)
         if new.engines != settings.engines:
             raise ValueError("embedded models run in the parent process: adding, changing or removing one needs a restart")
-        last_good, turns = source, turn_file_states(new)
+        last_good, files = source, watched_file_states(new)
         return snapshot()
 
     def on_ready() -> None:
@@ -221,7 +230,8 @@ def _run_parent(given: CommandLineSettings, settings: Settings) -> int:
             config, lambda n: worker_command(n, settings.workers), reload, lambda line: print_message(f"stayfast: {line}"),
             SystemClock(),
             on_ready=on_ready, on_stopping=lambda: notify_systemd(socket_name, "STOPPING=1"),
-            companions=compose.engine_hosts(settings, announce))
+            companions=compose.engine_hosts(settings, announce), descriptors=descriptors)
+        start_watchdog(given.variables)
         return await supervisor.run()
 
     with held, runtime_directory() as folder:
@@ -253,17 +263,20 @@ def _run_worker(place: str, variables: Mapping[str, str]) -> int:
     try:
         return compose.serve(settings, siblings=siblings, n_workers=n_workers, reload=parent_state.load,
                              engines=parent_state.engine_addresses, on_listening=on_listening, on_draining=lambda: None,
-                             session_secret=parent_state.session_secret())
+                             session_secret=parent_state.session_secret(), sockets=parent_state.sockets())
     except OSError as error:
         if error.errno not in _CANNOT_LISTEN:
             raise
         return EXIT_PORT_IN_USE
 
 
-def turn_file_states(settings: Settings) -> list[str]:
-    """The states of the served turns' files; workers reload changed ones."""
-    return [file_state(upstream.turn) for upstream in settings.upstreams.values()
-            if isinstance(upstream, TurnUpstreamSettings)]
+def watched_file_states(settings: Settings) -> list[str]:
+    """The states of the served turns' and the certificate's files; workers reload changed ones."""
+    tls = settings.server.tls
+    certificate = [Path(name).stat() for name in ((tls.cert_file, tls.key_file) if tls is not None else ()) if name]
+    return [*(file_state(upstream.turn) for upstream in settings.upstreams.values()
+              if isinstance(upstream, TurnUpstreamSettings)),
+            *(f"{state.st_mtime_ns} {state.st_ino} {state.st_size}" for state in certificate)]
 
 
 class ParentState:
@@ -289,6 +302,10 @@ class ParentState:
         """Signs the sessions of the page, for all workers alike."""
         return bytes.fromhex(json.loads(self._lifeline.config_snapshot)["session_secret"])
 
+    def sockets(self) -> list[socket.socket]:
+        """Bound sockets that all workers listen on."""
+        return [socket.socket(fileno=number) for number in json.loads(self._lifeline.config_snapshot)["sockets"]]
+
     def engine_addresses(self) -> Mapping[str, Address]:
         """Addresses of the ready embedded engines, by upstream."""
         return {name: (host, port) for name, (host, port) in json.loads(self._lifeline.config_snapshot)["engines"].items()}
@@ -297,9 +314,12 @@ class ParentState:
 def startup_message(settings: Settings, addresses: Sequence[tuple[str, int]], version: str) -> str:
     """The startup message: address, models, and an example request."""
     host, port = addresses[0] if addresses else (settings.server.host, settings.server.port)
-    url = f"http://{_client_host(host)}:{port}/v1"
+    scheme = "https" if settings.server.tls is not None else "http"
+    url = f"{scheme}://{_client_host(host)}:{port}/v1"
     bound = "" if _client_host(host).strip("[]") == host else f" ({host}, port {port})"
     lines = [f"stayfast {version} listens on {url}{bound}", f"models: {', '.join(settings.routes)}"]
+    if settings.server.unix_socket:
+        lines.append(f"unix socket: {settings.server.unix_socket}")
     if settings.server.has_page:
         lines.append(f"page: {url.removesuffix('/v1')}{PAGE}")
     model = _model_to_try(settings)
@@ -332,12 +352,3 @@ def _model_to_try(settings: Settings) -> str | None:
     behind = settings.routes["*"].upstreams
     known = [name for upstream in behind for name in settings.upstreams[upstream].models if "'" not in name]
     return next(iter(known), _UNKNOWN if paid.intersection(behind) else "any")
-
-
-def notify_systemd(address: str | None, state: str) -> None:
-    """Send `state` (READY=1, STOPPING=1) to systemd's NOTIFY_SOCKET, if set. Errors are ignored."""
-    if not address:
-        return
-    target = "\0" + address[1:] if address.startswith("@") else address
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.sendto(state.encode(), target)

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import os
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -247,10 +248,14 @@ class Process:
 
 def serve(settings: Settings, *, siblings: WorkerPeers, n_workers: int, reload: Callable[[], Settings],
           engines: EngineAddresses | None, on_listening: Callable[[Sequence[Address]], None],
-          on_draining: Callable[[], None], session_secret: bytes | None = None) -> int:
-    """Serve until a signal; returns the exit status. engines: None: this process runs them itself."""
+          on_draining: Callable[[], None], session_secret: bytes | None = None,
+          sockets: Sequence[socket.socket] = ()) -> int:
+    """Serve until a signal; returns the exit status. engines: None: this process runs them itself. sockets: bound ones, of
+    systemd, the parent, or the file system.
+    """
     async def answer_requests(process: Process, current: ActiveSystem, draining: Callable[[], None]) -> int:
-        return await run(current, process.make_hooks(on_listening, draining, session_secret), reuse_port=n_workers > 1)
+        return await run(current, process.make_hooks(on_listening, draining, session_secret), sockets=sockets,
+                         reuse_port=n_workers > 1)
 
     return run_process(settings, siblings=siblings, n_workers=n_workers, reload=reload, engines=engines,
                        on_draining=on_draining, until_stopped=answer_requests)

@@ -265,7 +265,8 @@ async def answer_other(app: GatewayApp, connection: ServerConnection[LlmHttpRequ
     request_id = app.request_id(request)
     response = AsgiResponse(connection, request, lambda: app.own_lines(request), _ASGI_RESERVED)
     scope = make_scope(request, connection.peer_address(), {
-        "request_id": request_id, "tenant": request.tenant, "accepted_at": request.accepted_at})
+        "request_id": request_id, "tenant": request.tenant, "accepted_at": request.accepted_at},
+        is_encrypted=connection.is_encrypted)
     is_job = find_template(request.path) is not None
     answer: AsgiApp = app.jobs_app if is_job else app.ui_app if is_page_path(request.path) else app.admin_app
     try:

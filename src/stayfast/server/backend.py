@@ -3,7 +3,7 @@
 A reload builds a second system and swaps it in here: new requests use the new one, running requests keep theirs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -113,10 +113,11 @@ class Backend(Protocol):
 class ActiveSystem:
     """The system that new requests go to. One loop's."""
 
-    __slots__ = ("backend", "config", "http_limits", "is_for_this_machine", "keys", "limits",
+    __slots__ = ("backend", "config", "http_limits", "is_for_this_machine", "keys", "limits", "on_swap",
                  "resumable")
 
     def __init__(self, backend: Backend) -> None:
+        self.on_swap: Callable[[ServerConfig], None] | None = None  # called after each swap
         self.swap(backend)
 
     def swap(self, backend: Backend) -> None:
@@ -127,3 +128,5 @@ class ActiveSystem:
         config = backend.config
         self.http_limits = config.http_limits()
         self.is_for_this_machine = config.auth == "auto" and not config.demands_key and is_loopback(config.host)
+        if self.on_swap is not None:
+            self.on_swap(config)

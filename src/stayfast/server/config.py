@@ -17,12 +17,30 @@ REACHED_GRACE_S = 5.0  # a readiness probe every 2 s that must fail once or twic
 
 
 @dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """TLS on `host` and `port`; HTTP/1.1 alone is offered. SIGHUP reads the files again."""
+
+    cert_file: Annotated[str, SettingDoc("PEM file of the certificate and its chain.")]
+    key_file: Annotated[str | None, SettingDoc(
+        "PEM file of its key, without a password. null: it is in `cert_file`.")] = None
+    client_ca_file: Annotated[str | None, SettingDoc(
+        "PEM file of authorities: clients need a certificate of one of them, in addition to a key.")] = None
+    min_version: Annotated[Literal["1.2", "1.3"], SettingDoc("Lowest TLS version.")] = "1.2"
+
+
+@dataclass(frozen=True, slots=True)
 class ServerConfig:
     """Sizes in bytes, durations in seconds."""
 
     host: Annotated[str, SettingDoc(
         "Listening address. For other machines: 0.0.0.0, or :: for IPv6 and IPv4; both need keys.")] = "127.0.0.1"
     port: Annotated[int, SettingDoc("TCP port; 0: any free one.", minimum=0, maximum=65_535)] = 8090
+    tls: Annotated[TlsConfig | None, SettingDoc("TLS for clients. null: plain HTTP.")] = None
+    unix_socket: Annotated[str, SettingDoc(
+        "Path of a Unix socket to listen on as well. Empty: none.", pattern=r"|/[!-~]{1,100}", form="an absolute path of at "
+        "most 100 visible ASCII characters")] = ""
+    unix_socket_mode: Annotated[str, SettingDoc(
+        "Its permissions, in octal.", pattern=r"0?[0-7]{3}", form="three octal digits, like 660")] = "660"
     max_body_bytes: Annotated[int, SettingDoc(
         "Largest request body; else 413.", minimum=1024, maximum=1024 * _MIB)] = 32 * _MIB
     # common servers take 8 to 80 KiB

@@ -10,7 +10,7 @@ import asyncio
 import signal
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from secrets import token_bytes, token_hex
 
@@ -19,11 +19,12 @@ from stayfast.core.events import Sink
 from stayfast.core.held_bytes import HeldBytes
 from stayfast.http.server.asgi import AsgiApp
 from stayfast.http.server.connection import ConnectionTasks, HttpServer
+from stayfast.http.server.tls import ServerCertificate
 from stayfast.server.admin_endpoints import AdminApp
 from stayfast.server.app import GatewayApp
 from stayfast.server.arrivals import StartTrace
 from stayfast.server.backend import ActiveSystem
-from stayfast.server.config import check_exposure
+from stayfast.server.config import ServerConfig, check_exposure
 from stayfast.server.http_request import LlmHttpRequest
 from stayfast.server.jobs.app import JobsApp
 from stayfast.server.jobs.table import make_endpoints
@@ -58,13 +59,17 @@ class ServerHooks:
 class GatewayServer:
     """One server on one event loop, from start to stop. Construct it while the loop runs."""
 
-    __slots__ = ("_host", "_is_stopping", "_n_cut_off", "_skip_grace", "app", "http")
+    __slots__ = ("_certificate", "_host", "_is_stopping", "_n_cut_off", "_skip_grace", "app", "http")
 
     def __init__(self, current: ActiveSystem, host: ServerHooks) -> None:
         self._host = host
         self._is_stopping = asyncio.Event()
         self._skip_grace = asyncio.Event()
         self._n_cut_off = 0
+        tls = current.config.tls
+        self._certificate = ServerCertificate(tls.cert_file, tls.key_file, tls.client_ca_file,
+                                              is_1_3_only=tls.min_version == "1.3") if tls is not None else None
+        current.on_swap = self._reload_certificate
         admin_app = host.admin_app or AdminApp(current, clock=host.clock, version=host.version,
                                                is_draining=lambda: self.http.is_draining)
         tasks = ConnectionTasks(host.on_error)
@@ -76,15 +81,28 @@ class GatewayServer:
                               jobs_app=JobsApp(current, clock=host.clock, sink=host.sink, make_endpoints=make_endpoints))
         self.http: HttpServer[LlmHttpRequest] = HttpServer(self.app, host.clock, tasks, host.sink)
 
-    async def listen(self, sock: socket.socket | None = None, *, reuse_port: bool = False) -> None:
-        """Accept connections; `sock`: a bound socket to use instead of the configured address. Raises OSError, and
-        ValueError if other machines can reach the address and no keys are configured.
+    async def listen(self, sockets: Sequence[socket.socket] = (), *, reuse_port: bool = False) -> None:
+        """Accept connections, at the configured address unless `sockets`, which are bound, have another one of the network.
+        Raises OSError (of TLS files, too), and ValueError if other machines can reach an address and no keys are configured.
         """
         config = self.app.active.config
-        if sock is None:
-            check_exposure(config)
-        await self.http.listen(config.host, config.port, sock=sock, reuse_port=reuse_port)
+        tls = self._certificate.context if self._certificate is not None else None
+        hosts = [str(sock.getsockname()[0]) for sock in sockets if sock.family != socket.AF_UNIX]
+        for host in hosts or [config.host]:
+            check_exposure(replace(config, host=host))
+        for sock in sockets:
+            await self.http.listen_on(sock, tls)
+        if not hosts:
+            await self.http.listen(config.host, config.port, reuse_port=reuse_port, tls=tls)
         self._host.on_listening(self.addresses())
+
+    def _reload_certificate(self, config: ServerConfig) -> None:
+        """Read the certificate's files again. `server.tls` itself is read at start only."""
+        if self._certificate is not None:
+            try:
+                self._certificate.reload()
+            except OSError as error:
+                self._host.on_error(error)  # the old one stays
 
     def addresses(self) -> list[tuple[str, int]]:
         return self.http.bound_addresses()
@@ -129,12 +147,12 @@ class GatewayServer:
         self.http.abort_connections()
 
 
-async def run(current: ActiveSystem, host: ServerHooks, *, sock: socket.socket | None = None,
+async def run(current: ActiveSystem, host: ServerHooks, *, sockets: Sequence[socket.socket] = (),
               reuse_port: bool = False) -> int:
     """Serve until SIGTERM or SIGINT, then drain; returns the exit status. Raises OSError if it cannot listen."""
     loop = asyncio.get_running_loop()
     server = GatewayServer(current, host)
-    await server.listen(sock, reuse_port=reuse_port)
+    await server.listen(sockets, reuse_port=reuse_port)
     handlers: dict[signal.Signals, Callable[[], object]] = {
         signal.SIGTERM: server.stop, signal.SIGINT: partial(server.stop, with_grace=False),
         signal.SIGHUP: host.on_reload}

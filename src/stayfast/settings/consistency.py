@@ -8,6 +8,7 @@ from re import fullmatch
 
 from stayfast.engine.config import EngineConfig, check_runnable
 from stayfast.http.client.client import split_base_url
+from stayfast.http.server.tls import ServerCertificate
 from stayfast.jobs.config import JobsConfig
 from stayfast.observe.tracing.config import otlp_problem
 from stayfast.policy.admission.overload import ANY_TENANT
@@ -92,7 +93,23 @@ def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[
         check_exposure(settings.server)
     except ValueError as error:
         add_problem(("server", "host"), str(error).removeprefix("host "))
+    _check_tls(settings.server, add_problem)
     return problems
+
+
+def _check_tls(server: ServerConfig, add_problem: AddProblem) -> None:
+    if server.tls is None:
+        return
+    names = {name: getattr(server.tls, name) for name in ("cert_file", "key_file", "client_ca_file")}
+    missing = [name for name, path in names.items() if path is not None and not FilePath(path).is_file()]
+    for name in missing:
+        add_problem(("server", "tls", name), f"no such file: {quote(names[name])}")
+    if not missing:
+        try:
+            ServerCertificate(**names)
+        except OSError as error:  # ssl.SSLError included
+            reason = getattr(error, "reason", None) or error.strerror or error
+            add_problem(("server", "tls"), f"the certificate and key cannot be used: {reason}")
 
 
 def embedded_engine_problem(check: Callable[[EngineConfig], None] = check_runnable,

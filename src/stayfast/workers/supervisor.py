@@ -76,11 +76,14 @@ class Worker:
         self.is_ready = False
 
     @classmethod
-    async def start(cls, command: Sequence[str], briefing: bytes) -> "Worker":
-        """Start the process in its own session, so that a terminal's Ctrl-C reaches the parent only, which forwards it."""
+    async def start(cls, command: Sequence[str], briefing: bytes, descriptors: Sequence[int]) -> "Worker":
+        """Start the process in its own session, so that a terminal's Ctrl-C reaches the parent only, which forwards it.
+        descriptors: that it inherits.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
-            process = await asyncio.create_subprocess_exec(*command, stdin=theirs.fileno(), start_new_session=True)
+            process = await asyncio.create_subprocess_exec(*command, stdin=theirs.fileno(), start_new_session=True,
+                                                           pass_fds=tuple(descriptors))
         reader, writer = await asyncio.open_connection(sock=ours)
         worker = cls(process, reader, writer)
         worker._send(briefing)
@@ -119,10 +122,11 @@ class Supervisor:
 
     def __init__(self, config: WorkersConfig, command: Callable[[int], Sequence[str]], reload: Callable[[], bytes],
                  report: Callable[[str], None], clock: Clock, *, on_ready: Callable[[], None],
-                 on_stopping: Callable[[], None], companions: Sequence[AbstractAsyncContextManager[object]] = ()) -> None:
+                 on_stopping: Callable[[], None], companions: Sequence[AbstractAsyncContextManager[object]] = (),
+                 descriptors: Sequence[int] = ()) -> None:
         """command: makes the command line of worker n. reload: checks the settings and returns the config snapshot, or
         raises ValueError with the reason. report: takes a line for the operator. companions: are entered before the first
-        worker starts, and left after the last one has ended.
+        worker starts, and left after the last one has ended. descriptors: of sockets that all workers listen on.
         """
         self._config = config
         self._command = command
@@ -132,6 +136,7 @@ class Supervisor:
         self._on_ready = on_ready
         self._on_stopping = on_stopping
         self._companions = companions
+        self._descriptors = descriptors
         self._briefing = reload()
         self._workers: dict[int, Worker] = {}
         self._ever_ready: set[int] = set()
@@ -181,7 +186,7 @@ class Supervisor:
         restarts = Restarts(self._config)
         while not self._stopping.is_set():
             began_at = self._clock.now()
-            worker = await Worker.start(self._command(n), self._briefing)
+            worker = await Worker.start(self._command(n), self._briefing, self._descriptors)
             self._workers[n] = worker
             if self._stopping.is_set():
                 worker.send_signal(signal.SIGTERM)

@@ -22,13 +22,14 @@ _FRAMING = frozenset((b"connection", b"transfer-encoding"))
 _BODILESS = frozenset((HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED))
 
 
-def make_scope(request: HttpRequest, peer: tuple[str, int] | None, state: dict[str, Any]) -> Scope:
+def make_scope(request: HttpRequest, peer: tuple[str, int] | None, state: dict[str, Any], *,
+               is_encrypted: bool = False) -> Scope:
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
         "http_version": "1.0" if request.is_http_10 else "1.1",
         "method": request.method,
-        "scheme": "http",
+        "scheme": "https" if is_encrypted else "http",
         "path": unquote(request.path),
         "raw_path": request.path.encode(),
         "query_string": request.query,

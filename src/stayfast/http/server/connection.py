@@ -11,6 +11,7 @@ disconnect is seen only after that.
 import asyncio
 import math
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, cast
@@ -108,7 +109,7 @@ class App(Protocol[R]):
 class HttpServer(Generic[R]):
     """A listener and its connections. Create it inside its event loop."""
 
-    __slots__ = ("_descriptor_limit", "_listener", "_sink", "app", "clock", "connections", "is_draining", "is_empty",
+    __slots__ = ("_descriptor_limit", "_listeners", "_sink", "app", "clock", "connections", "is_draining", "is_empty",
                  "is_refusing", "tasks", "waiting")
 
     def __init__(self, app: App[R], clock: Clock, tasks: ConnectionTasks, sink: Sink | None = None) -> None:
@@ -123,21 +124,29 @@ class HttpServer(Generic[R]):
         self.is_draining = False
         self.is_refusing = False
         self.is_empty = asyncio.Event()  # set when the last connection closes; clear it before awaiting it
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
 
-    async def listen(self, host: str, port: int, *, sock: socket.socket | None = None, reuse_port: bool = False) -> None:
-        """Accept connections, on the bound `sock` if given. `::` accepts IPv4 as well. Raises OSError."""
+    async def listen(self, host: str, port: int, *, reuse_port: bool = False, tls: ssl.SSLContext | None = None) -> None:
+        """Accept connections at an address. `::` accepts IPv4 as well. Raises OSError."""
+        if host == ANY_ADDRESS:
+            return await self.listen_on(bind_dual_stack(port, reuse_port=reuse_port), tls)
+        self._listeners.append(await asyncio.get_running_loop().create_server(
+            self.make_connection, host, port, backlog=BACKLOG, reuse_port=reuse_port or None, ssl=tls))
+        return None
+
+    async def listen_on(self, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Accept connections on a bound socket, also of the file system (without TLS). Raises OSError."""
         loop = asyncio.get_running_loop()
-        if sock is None and host == ANY_ADDRESS:
-            sock = bind_dual_stack(port, reuse_port=reuse_port)
-        if sock is not None:
-            self._listener = await loop.create_server(self.make_connection, sock=sock, backlog=BACKLOG)
+        if sock.family == socket.AF_UNIX:
+            listener = await loop.create_unix_server(self.make_connection, sock=sock, backlog=BACKLOG)
         else:
-            self._listener = await loop.create_server(self.make_connection, host, port, backlog=BACKLOG,
-                                                      reuse_port=reuse_port or None)
+            listener = await loop.create_server(self.make_connection, sock=sock, backlog=BACKLOG, ssl=tls)
+        self._listeners.append(listener)
 
     def bound_addresses(self) -> list[tuple[str, int]]:
-        return [] if self._listener is None else [bound.getsockname()[:2] for bound in self._listener.sockets]
+        """Hosts and ports, without sockets of the file system."""
+        return [bound.getsockname()[:2] for listener in self._listeners for bound in listener.sockets
+                if bound.family != socket.AF_UNIX]
 
     def make_connection(self) -> "ServerConnection[R]":
         return ServerConnection(self)
@@ -182,8 +191,8 @@ class HttpServer(Generic[R]):
         self.is_draining = self.is_refusing = True
 
     def stop_listening(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
 
     def abort_connections(self) -> None:
         for connection in tuple(self.connections):
@@ -299,6 +308,10 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
     def keeps_alive(self, request: R) -> bool:
         """Whether the connection stays open after this request."""
         return request.keep_alive and not self._server.is_draining
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self._transport.get_extra_info("sslcontext") is not None
 
     def peer_address(self) -> tuple[str, int] | None:
         """The client's host and port; None if it has none."""

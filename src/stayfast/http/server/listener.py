@@ -1,6 +1,11 @@
-"""Listening sockets for IPv6 and IPv4 together."""
+"""Listening sockets: for IPv6 and IPv4 together, and in the file system."""
 
+import contextlib
+import errno
+import os
 import socket
+import stat
+from pathlib import Path
 
 ANY_ADDRESS = "::"
 
@@ -23,3 +28,41 @@ def bind_dual_stack(port: int, *, reuse_port: bool) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def bind_unix(path: str, mode: int) -> socket.socket:
+    """Bind a Unix socket with these permissions. A socket file that nobody listens on any more is replaced.
+
+    Raises OSError: EADDRINUSE if another process listens there, or if the file is no socket.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(Path(path).stat(follow_symlinks=False).st_mode) or _is_listened_on(path):
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        Path(path).unlink()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(path)
+        Path(path).chmod(mode)  # before it listens: nobody can connect yet
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _is_listened_on(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True  # another owner's
+    return True
+
+
+def describe_socket(sock: socket.socket) -> str:
+    """A bound socket's address for people: `unix:/run/x.sock`, `127.0.0.1:8090`, `[::1]:8090`."""
+    name = sock.getsockname()
+    if sock.family == socket.AF_UNIX:
+        return f"unix:{name}"
+    return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"

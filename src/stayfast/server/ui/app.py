@@ -124,7 +124,11 @@ def _accepts_gzip(accepted: bytes) -> bool:
 
 
 def _is_https(scope: Scope) -> bool:
-    """Whether the browser reached the page by https. It decides about the client's own cookie only, so its headers do."""
+    """Whether the browser reached the page by https, here or at a proxy. It decides about the client's own cookie only, so
+    its headers are believed.
+    """
+    if scope["scheme"] == "https":
+        return True
     fields: dict[bytes, bytes] = dict(scope["headers"])
     return fields.get(b"origin", b"").startswith(b"https://") or fields.get(b"x-forwarded-proto", b"") == b"https"
 
