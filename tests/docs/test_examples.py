@@ -27,7 +27,7 @@ def test_settings_load(page: Path) -> None:
     """Every YAML example is a settings file without a mistake, or a part of one."""
     for text in blocks(page, "yaml"):
         load_settings(SettingsText(BUILT_IN, text), variables_for(text), check_engine=lambda _: None,
-                      check_turn=lambda _: None,
+                      check_turn=lambda _: None, check_hook=lambda _: None,
              kinds=KINDS)
 
 

@@ -12,14 +12,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
 
+from stayfast.core.clock import SystemClock
 from stayfast.settings import SettingsError, SettingsText, load_settings
 from stayfast.settings.added_kinds import AddedStore, AddedUpstream, implements
 from stayfast.settings.upstreams import HttpUpstream, SqliteStoreSettings
+from stayfast.stores.base import AcquireLead, IsLed, ReleaseLead, StoreUnavailable
 from tests.server.gateway_process import Gateway, running
 
 ROOT = Path(__file__).parents[2]
@@ -115,7 +118,7 @@ def test_extension_wrong_setting_is_reported_like_a_built_in_one(installed: Path
 
 @pytest.mark.parametrize(("code", "problem"), [
     ("raise RuntimeError('no driver')",
-     "the package stayfast-broken adds this kind, but cannot be used: RuntimeError: no driver"),
+     "the package stayfast-broken adds this kind, but cannot be imported: RuntimeError: no driver"),
     ("class Kind: pass", "broken_kind:Kind is no dataclass with the members of"),
 ])
 def test_extension_that_cannot_be_used_is_a_settings_error(code: str, problem: str, tmp_path: Path,
@@ -132,7 +135,7 @@ def test_extension_that_cannot_be_used_is_a_settings_error(code: str, problem: s
     assert problem in str(caught.value)
 
 
-def test_protocols_of_added_kinds_tell_them_from_built_in_ones() -> None:
+def test_implements_built_in_kind_is_no_added_one() -> None:
     assert not implements(HttpUpstream, AddedUpstream)
     assert not implements(SqliteStoreSettings, AddedStore)
 
@@ -140,13 +143,11 @@ def test_protocols_of_added_kinds_tell_them_from_built_in_ones() -> None:
 def test_extension_folder_backend_commands(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leads exclude each other and end; logs are read in order; a folder that cannot be made is unavailable."""
     monkeypatch.syspath_prepend(str(installed))
-    from stayfast_acme.store import FolderBackend  # type: ignore[import-not-found]  # installed by this test
 
-    from stayfast.core.clock import SystemClock
-    from stayfast.stores.base import AcquireLead, IsLed, ReleaseLead, StoreUnavailable
+    make_backend = import_module("stayfast_acme.store").FolderBackend
 
     async def main() -> None:
-        backend = FolderBackend(tmp_path / "f", SystemClock())
+        backend = make_backend(tmp_path / "f", SystemClock())
         key = b"k" * 32
         assert await backend.execute([AcquireLead(key, b"a", 60.0), AcquireLead(key, b"b", 60.0), IsLed(key)]) == [
             True, False, True]
@@ -156,6 +157,6 @@ def test_extension_folder_backend_commands(installed: Path, tmp_path: Path, monk
         assert [record for _, record in await backend.read_log("l", "", 9)] == [b"2", b"3"]
         (tmp_path / "file").write_text("")
         with pytest.raises(StoreUnavailable):
-            await FolderBackend(tmp_path / "file" / "f", SystemClock()).execute([IsLed(key)])
+            await make_backend(tmp_path / "file" / "f", SystemClock()).execute([IsLed(key)])
 
     asyncio.run(main())

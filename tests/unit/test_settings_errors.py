@@ -57,7 +57,7 @@ def complaints(text: str, variables: dict[str, str] | None = None, *given: Overr
     ("server: {prot: 1}", "server.prot: unknown setting, did you mean port?"),
     ("server: {max-body-bytes: 1}", "server.max-body-bytes: unknown setting, did you mean max_body_bytes?"),
     ("server: {xyzzy: 1}", "server.xyzzy: unknown setting"),
-    ("server: 5", "server: must be a mapping (host, port, max_body_bytes, ...)"),
+    ("server: 5", "server: must be a mapping (host, port, tls, ...)"),
     ("server: {auth: of}", 'server.auth: must be one of auto, off, required, not "of", did you mean off?'),
     ("log: {requests: yes}", 'log.requests: must be true or false, not "yes"'),
     ("server: {host: 0.0.0.0}", ("server.host: 0.0.0.0 is reachable from other machines, but there are no keys: "

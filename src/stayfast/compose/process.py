@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
+from typing import NamedTuple
 
 import uvloop
 
@@ -54,6 +55,13 @@ LAG_EVERY_S = 0.1
 EngineAddresses = Callable[[], Mapping[str, Address]]  # where the parent's engines are, by upstream
 
 
+class StoredWork(NamedTuple):
+    """What lives in the store of the jobs."""
+
+    jobs: JobsHost
+    keys: KeysHost
+
+
 class Process:
     """The running system with its background Tasks, and how a reload replaces it. Belongs to one loop."""
 
@@ -73,8 +81,7 @@ class Process:
         self._loading = asyncio.Lock()
         self._system: System | None = None
         self._current: ActiveSystem | None = None
-        self._jobs: JobsHost | None = None
-        self._keys: KeysHost | None = None
+        self._stored: StoredWork | None = None
 
     async def start(self, settings: Settings, *, needs_jobs: bool = False) -> ActiveSystem:
         """Build and start; engines become ready later. Raises ValueError or OSError if an engine cannot run here.
@@ -86,12 +93,13 @@ class Process:
         observers = self._observers
         parts = ProcessParts(self._clock, self._rng, observers.sink, self._warn_about_jobs, self.report,
                              self._tasks.spawn)
-        self._jobs = JobsHost(settings, observers.current, parts, open_stores=open_job_stores,
+        jobs = JobsHost(settings, observers.current, parts, open_stores=open_job_stores,
                               is_sweeper=observers.aggregate.peers.n == 0,
                               has_siblings=bool(observers.aggregate.peers.others))
         keys_parts = replace(parts, warn=self._warn_about_keys)
-        self._keys = KeysHost(settings, self._jobs, keys_parts, shared_buckets(None, observers.worker_sync))
-        observers.batch.add_listener(self._keys.tally)
+        keys = KeysHost(settings, jobs, keys_parts, shared_buckets(None, observers.worker_sync))
+        self._stored = StoredWork(jobs, keys)
+        observers.batch.add_listener(keys.tally)
         system = self._build(settings, None)
         await self._credentials.start(system.credentials)
         await self._purge_epochs(system, None)
@@ -105,8 +113,8 @@ class Process:
         if collecting is not None:
             self._of_process.append(collecting)
         self._observers.fleet.start(self._observers.aggregate, self._tasks.spawn)
-        await self._jobs.start(is_needed=needs_jobs or settings.spend == "on")
-        await self._keys.start()
+        await jobs.start(is_needed=needs_jobs or settings.spend == "on")
+        await keys.start()
         if self._observers.leases is not None:
             self._observers.leases.begin(self._tasks.spawn)
         return self._current
@@ -123,13 +131,13 @@ class Process:
 
     def drain(self) -> None:
         """Claim no more jobs."""
-        if self._jobs is not None:
-            self._jobs.drain()
+        if self._stored is not None:
+            self._stored.jobs.drain()
 
     async def stop(self) -> None:
         """End jobs, probes, turns and engines. Running jobs have the rest of the drain."""
-        if self._jobs is not None and self._keys is not None:
-            await self._jobs.stop(before_close=self._keys.stop)
+        if self._stored is not None:
+            await self._stored.jobs.stop(before_close=self._stored.keys.stop)
         self._observers.aggregate.turns.cancel_all()
         self._observers.probes.stop()
         self._credentials.keep_only({})
@@ -199,9 +207,10 @@ class Process:
         engines: dict[str, EngineEndpoint] = {name: self._engines[name] if engine_addresses is None else ParentEngine(name,
                                                                                                                 engine_addresses)
                                   for name in settings.engines}
-        jobs = self._jobs.make_service(settings) if self._jobs is not None else None
+        stored = self._stored
+        jobs = stored.jobs.make_service(settings) if stored is not None else None
         return build(settings, self._observers, engines, self._clock, self._rng, old=old, jobs=jobs,
-                     keys=self._keys)
+                     keys=stored.keys if stored is not None else None)
 
     def _warn_about_keys(self, why: str) -> None:
         self._observers.log.write_event("keys_store", level="warning", detail=why)
@@ -230,8 +239,8 @@ class Process:
             self._of_system.append(self._tasks.spawn(system.refresher.run()))
         self._credentials.keep_only(system.credentials)
         self._system = system
-        if self._jobs is not None:
-            self._jobs.settings = system.settings
+        if self._stored is not None:
+            self._stored.jobs.settings = system.settings
         self._observers.fleet.begin(system.settings, system.registry)
         self._observers.probes.begin(store_sites(system.settings), make_scrapers(system.settings, self._clock),
                                      self._tasks.spawn)

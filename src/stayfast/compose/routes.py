@@ -13,6 +13,8 @@ from stayfast.observe.metrics.definitions import CACHE_BYTES, CACHE_ENTRIES, PRE
 from stayfast.pipeline.admission.controller import AdmissionRequest, QueueOutlook
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.cache.route_cache import RouteCache
+from stayfast.pipeline.hooks.config import HooksConfig
+from stayfast.pipeline.hooks.route_hooks import RouteHooks
 from stayfast.pipeline.plan import Route, RoutePolicy
 from stayfast.pipeline.routing.selector import PickConfig, Target, UpstreamSelector
 from stayfast.pipeline.stages.route import ANY_MODEL
@@ -24,8 +26,10 @@ from stayfast.policy.resilience.cross_process import SharedLimit
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry_budget import RetryBudget
 from stayfast.settings import EmbeddedUpstream, HttpUpstream, RouteSettings, Settings, TurnUpstreamSettings
+from stayfast.settings.hooks import load_hook
 from stayfast.stores.base import Store
 from stayfast.stores.memory import MemoryStore
+from stayfast.turns.threads import start_thread
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 
 
@@ -39,9 +43,16 @@ def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route]
         before = old.get(name)
         cache = _make_cache(name, settings, before, stores, semantic)
         prefix = make_planner(name, route_settings, before, clock, sink)
-        policy = replace(make_policy(name, route_settings), cache=cache, prefix=prefix)
+        policy = replace(make_policy(name, route_settings), cache=cache, prefix=prefix,
+                         hooks=_make_hooks(route_settings.hooks, clock))
         made[name] = _make_route(name, settings, registry, before, policy=policy, sink=sink)
     return made
+
+
+def _make_hooks(config: HooksConfig, clock: Clock) -> RouteHooks | None:
+    """The hooks of a route, imported again where their file has changed; None: it has none. Raises ValueError."""
+    hooks = tuple(load_hook(name) for name in config.use)
+    return RouteHooks(hooks, config, clock, start_thread) if hooks else None
 
 
 def _make_route(name: str, settings: Settings, registry: Registry, old: Route | None, *, policy: RoutePolicy,

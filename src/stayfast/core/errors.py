@@ -37,6 +37,12 @@ class Rejected(StayfastError):
     kind = "invalid_request_error"
 
 
+class HookFailed(StayfastError):
+    """A hook of the operator raised, took too long or returned nonsense: 500. The message names the hook and no prompt."""
+
+    code = "hook_failed"
+
+
 class Shed(StayfastError):
     """The gateway refuses the request for now: 429 (the client's quota) or 503 (overload), always with
     `retry_after_s`. `reason` is one of a few fixed words, for metrics; `is_final`: a retry by the client's SDK

@@ -29,6 +29,13 @@ def allows_route(caller: Principal | None, model: str) -> bool:
     return caller is None or caller.scopes.allows_all_routes or caller.scopes.allows_route(model)
 
 
+def check_all_routes(caller: Principal | None) -> None:
+    """Raises Rejected (403) if a caller is restricted to routes: what is passed through names none that could be checked."""
+    if caller is not None and not caller.scopes.allows_all_routes:
+        raise Rejected("This key is restricted to routes, so it may not call endpoints that the gateway passes to a "
+                       "provider.", status=403, code="route_not_allowed")
+
+
 def is_admin(caller: Principal | None) -> bool:
     """Whether a caller sees all tenants; None: a gateway without keys."""
     return caller is None or caller.scopes.is_admin

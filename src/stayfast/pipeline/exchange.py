@@ -18,6 +18,8 @@ from stayfast.core.steps import StepDone
 from stayfast.core.types import JOB, CacheControl, EventsOptions, Request, Stage
 from stayfast.pipeline.attempts.attempt import Attempt, is_sdk_retry
 from stayfast.pipeline.cache.route_cache import CacheResult
+from stayfast.pipeline.hooks.hook import HookRequest
+from stayfast.pipeline.hooks.route_hooks import HookedRequest, RouteHooks
 from stayfast.pipeline.plan import Plan, RoutePolicy, StartedAnswer
 from stayfast.pipeline.timing.timeouts import RequestTimeouts, TimerWheel
 from stayfast.policy.admission.priority import Urgency
@@ -251,7 +253,8 @@ class Exchange:
     starts at accept.
     """
 
-    __slots__ = ("arrival", "deadline", "ledger", "policy", "record", "request", "reserve_s", "route", "timeouts", "total_s")
+    __slots__ = ("arrival", "deadline", "hooked", "ledger", "policy", "record", "request", "reserve_s", "route",
+                 "timeouts", "total_s")
 
     def __init__(self, request: Request, arrival: Arrival, policy: RoutePolicy, timers: TimerWheel,
                  record: OutcomeRecord | None = None) -> None:
@@ -265,6 +268,7 @@ class Exchange:
         self.arrival = arrival
         self.policy = policy
         self.route = policy.route  # None: no such route
+        self.hooked: HookedRequest | None = None  # None: no hooks ran
         self.deadline = Deadline(deadline_at)
         self.ledger = Ledger(timers.clock, arrival.accepted_at, deadline_at, budget)
         self.timeouts = RequestTimeouts(timers, deadline_at, total_s)
@@ -286,6 +290,16 @@ class Exchange:
         """
         silence_s = self.arrival.silence_s
         return 0.0 if silence_s is None or self.request.stream else max(0.0, self.total_s - silence_s)
+
+    async def apply_hooks(self, hooks: RouteHooks) -> "Exchange":
+        """The same with the request as the route's hooks changed it; itself for calls that the gateway makes on its own."""
+        arrival = self.arrival
+        if arrival.role not in ("", JOB):
+            return self
+        view = HookRequest({}, self.request.api.value, self.route or "", arrival.tenant, arrival.request_id, self.total_s)
+        other = copy(self)
+        other.request, other.hooked = await hooks.before(self.request, view, self.deadline, self.record.note)
+        return other
 
     def detach(self, record: OutcomeRecord) -> "Exchange":
         """The same request with its own timeouts, for the current Task: for a call that may outlive the request."""

@@ -45,6 +45,7 @@ class Gateway:
                 admitted = await self.admit.admit(ex)
                 held.add(admitted.release)
                 ex.enter(CACHE)
+                ex = ex if ex.policy.hooks is None or known is not None else await ex.apply_hooks(ex.policy.hooks)
                 claim = self.idempotency.claim(ex) if arrival.headers and known is None else None
                 if isinstance(claim, Hit):  # the answer to an earlier request with the same idempotency key
                     found, claim = claim, None
@@ -59,6 +60,7 @@ class Gateway:
             except ENDINGS as failure:
                 answer = self.degrade.answer(ex, failure, found if isinstance(found, Miss) else None)
             held.add(answer.source.abandon)
+            answer = answer if ex.hooked is None else answer.begin_with(await ex.hooked.after(answer.first_chunk))
             ex.enter(RELAY)
             if admitted.start_reply is not None:
                 admitted.start_reply()

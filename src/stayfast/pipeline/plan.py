@@ -11,6 +11,7 @@ from stayfast.core.types import Allowance, AnswerSummary, Api, CacheControl, Chu
 from stayfast.pipeline.attempts.hedge_plans import Hedging, no_hedging
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.cache.semantic import SemanticQuery
+from stayfast.pipeline.hooks.route_hooks import RouteHooks
 from stayfast.pipeline.prompt_cache.planner import PlannedPrompt, PromptCachePlanner
 from stayfast.pipeline.routing.selector import RoutingFeedback, Target, UpstreamSelector
 from stayfast.pipeline.timing.token_timings import TokenTimings
@@ -56,6 +57,7 @@ class RoutePolicy:
     cache: RouteCache | None = None
     size: SizeConfig | None = None  # None: prompts may be of any length
     prefix: PromptCachePlanner | None = None
+    hooks: RouteHooks | None = None
     dearest: Prices = field(default_factory=dict)  # highest prices of all targets, by the client's model name; set by Route
 
     @property
@@ -133,6 +135,9 @@ class StartedAnswer(msgspec.Struct, frozen=True):
     source: AnswerSource
     stream: AnswerStream
     first_chunk: Chunk
+
+    def begin_with(self, first_chunk: Chunk) -> "StartedAnswer":
+        return StartedAnswer(self.source, self.stream, first_chunk)
 
 
 class Miss(msgspec.Struct, frozen=True):

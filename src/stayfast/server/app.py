@@ -29,7 +29,7 @@ from stayfast.http.server.response import (
     whole_response,
 )
 from stayfast.http.server.websocket_handshake import UPGRADE_LINES
-from stayfast.keys.principal import Principal
+from stayfast.keys.principal import Principal, check_all_routes
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.arrivals import StartTrace, decode_request, read_arrival
 from stayfast.server.auth import FailedKeys
@@ -132,6 +132,7 @@ class GatewayApp:
         try:
             self._authenticate(request)
             if api is None and may_pass(self.active.passthrough, request):
+                check_all_routes(request.caller)
                 return accept_passed(self.sockets, request, is_refusing=is_refusing)
             methods = ("POST",) if api is not None else allowed_methods(path)
             if request.method not in methods:

@@ -63,6 +63,10 @@ class AddedStore(Protocol):
         """The database of these settings. Called in the event loop."""
 
 
+class UnusableKind(ValueError):
+    """A package's kind cannot be used; the message has the reason."""
+
+
 _GROUPS: Final[Mapping[str, tuple[str, type[Any]]]] = {
     "upstreams": ("stayfast.upstreams", AddedUpstream), "stores": ("stayfast.stores", AddedStore)}
 
@@ -85,10 +89,8 @@ def load_added_kinds(tree: YamlMapping, known: Mapping[str, frozenset[str]]) -> 
             for entry in found:
                 try:
                     classes.append(_load(entry, protocol))
-                except Exception as error:  # noqa: BLE001  # the package's own code
-                    problems.append(Problem(
-                        node.location, (*path, "kind"), f"the package {_package(entry)} adds this kind, but cannot be used: "
-                                                        f"{type(error).__name__}: {error}"))
+                except UnusableKind as error:
+                    problems.append(Problem(node.location, (*path, "kind"), str(error)))
     return list(dict.fromkeys(classes)), problems
 
 
@@ -100,9 +102,14 @@ def _kinds_in(tree: YamlMapping, section: str) -> Iterator[tuple[str, tuple[str,
 
 
 def _load(entry: EntryPoint, protocol: type[Any]) -> type[Any]:
-    cls = entry.load()
+    try:
+        cls = entry.load()
+    except Exception as error:  # the package's own code may raise anything
+        raise UnusableKind(f"the package {_package(entry)} adds this kind, but cannot be imported: "
+                           f"{type(error).__name__}: {error}") from error
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls) and implements(cls, protocol)):
-        raise TypeError(f"{entry.value} is no dataclass with the members of {protocol.__module__}.{protocol.__name__}")
+        raise UnusableKind(f"the package {_package(entry)} adds this kind, but {entry.value} is no dataclass with the "
+                           f"members of {protocol.__module__}.{protocol.__name__}")
     return cls
 
 

@@ -68,8 +68,8 @@ def _expand_or_keep(text: str, variables: Mapping[str, str]) -> str:
 
 
 def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[EngineConfig], None],
-                        check_turn: Callable[[str], object]) -> list[Problem]:
-    """Contradictions, and settings without effect. `check_engine`, `check_turn`: see `load`."""
+                        check_turn: Callable[[str], object], check_hook: Callable[[str], object]) -> list[Problem]:
+    """Contradictions, and settings without effect. `check_engine`, `check_turn`, `check_hook`: see `load`."""
     problems: list[Problem] = []
 
     def add_problem(path: Path, message: str) -> None:
@@ -83,6 +83,7 @@ def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[
     _check_price_rows(settings, add_problem)
     _check_tenants(settings, add_problem)
     _check_routes(settings, add_problem)
+    _check_hooks(settings, check_hook, add_problem)
     _check_caches(settings, tree, add_problem)
     _check_jobs(settings, add_problem)
     check_pass_through(settings, add_problem)
@@ -144,6 +145,15 @@ def _check_upstreams(settings: Settings, check_engine: Callable[[EngineConfig], 
                 check_turn(upstream.turn)
             except ValueError as error:
                 add_problem(("upstreams", name, "turn"), str(error))
+
+
+def _check_hooks(settings: Settings, check_hook: Callable[[str], object], add_problem: AddProblem) -> None:
+    for name, route in settings.routes.items():
+        for n, hook in enumerate(route.hooks.use):
+            try:
+                check_hook(hook)
+            except ValueError as error:
+                add_problem(("routes", name, "hooks", "use", n), str(error))
 
 
 def _is_itself(base_url: str, server: ServerConfig) -> bool:

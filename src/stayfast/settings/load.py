@@ -10,6 +10,7 @@ from pathlib import Path as FilePath
 
 from stayfast.core.deadline import Timeouts
 from stayfast.engine.config import TINY_ALIAS, EngineConfig, check_runnable
+from stayfast.pipeline.hooks.config import HooksConfig
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
@@ -21,6 +22,7 @@ from stayfast.settings.consistency import embedded_engine_problem, find_contradi
 from stayfast.settings.decoder import BAD, Decoder, RecordField, kind_words
 from stayfast.settings.effective import setting_sources
 from stayfast.settings.fallbacks import expand_fallbacks
+from stayfast.settings.hooks import expand_hooks, load_hook
 from stayfast.settings.migration_hints import KEY_HINTS, foreign_file_hint
 from stayfast.settings.model import Defaults, OnOverrun, Settings
 from stayfast.settings.presets import apply_presets
@@ -68,12 +70,13 @@ def read_settings_file(path: str | None, variables: Mapping[str, str]) -> Settin
 def load_settings(source: SettingsText, variables: Mapping[str, str], overrides: Iterable[Override] = (), *,
          kinds: Sequence[type[AddedUpstream]] = (), model: str | None = None,
          check_engine: Callable[[EngineConfig], None] = check_runnable,
-         check_turn: Callable[[str], object] = find_turn) -> Settings:
+         check_turn: Callable[[str], object] = find_turn, check_hook: Callable[[str], object] = load_hook) -> Settings:
     """Decode and check settings. Raises SettingsError with all problems.
 
     `variables`: values for `${NAME}` references. `kinds`: kinds of upstreams that are not built in. `model`: replaces the
-    model of every embedded upstream. `check_engine`, `check_turn`: raise ValueError for an engine that cannot run on this
-    machine, and for a function that cannot be served. The built-in settings, or a text without upstreams and routes if a
+    model of every embedded upstream. `check_engine`, `check_turn`, `check_hook`: raise ValueError for an engine that
+    cannot run on this machine, for a function that cannot be served, and for one that is no hook. The built-in
+    settings, or a text without upstreams and routes if a
     `model` is given, get an embedded upstream (if it can run) and one of each of `kinds`.
     """
     tree, problems = parse(source.text, source.name)
@@ -96,6 +99,7 @@ def load_settings(source: SettingsText, variables: Mapping[str, str], overrides:
     apply_presets(tree)
     apply_providers(tree, variables)
     problems += expand_fallbacks(tree)
+    expand_hooks(tree)
     added_kinds, found = load_added_kinds(tree, _BUILT_IN_KINDS)
     problems += found
     decoder = Decoder(variables, _bases(tree, variables), [*kinds, *added_kinds], KEY_HINTS)
@@ -103,7 +107,7 @@ def load_settings(source: SettingsText, variables: Mapping[str, str], overrides:
     problems += decoder.problems
     problems += find_unknown_upstreams(tree, variables)
     if settings is not BAD:
-        problems += find_contradictions(settings, tree, check_engine, check_turn)
+        problems += find_contradictions(settings, tree, check_engine, check_turn, check_hook)
     if problems:
         raise SettingsError(sorted(problems, key=lambda problem: (problem.location.line or 0, problem.location.column or 0)))
     assert isinstance(settings, Settings)
@@ -133,5 +137,6 @@ def _bases(tree: Tree, variables: Mapping[str, str]) -> dict[type, object]:
         decoded = Decoder(variables).decode(RecordField(Defaults), tree.entries["defaults"].value, ("defaults",))
         defaults = defaults if decoded is BAD else decoded
     return {Timeouts: defaults.timeouts, BudgetConfig: defaults.budget, OnOverrun: defaults.on_overrun,
-            RetryConfig: defaults.retry, HedgeConfig: defaults.hedge, Slo: defaults.slo, LimitConfig: defaults.limit,
+            RetryConfig: defaults.retry, HedgeConfig: defaults.hedge, Slo: defaults.slo, HooksConfig: defaults.hooks,
+            LimitConfig: defaults.limit,
             BreakerConfig: defaults.breaker}

@@ -13,6 +13,7 @@ from stayfast.observe.alerts.rules import AlertsConfig
 from stayfast.observe.recent_requests import RecentConfig
 from stayfast.observe.snapshot.ring import SnapshotsConfig
 from stayfast.observe.tracing.config import ENDPOINT, TraceConfig
+from stayfast.pipeline.hooks.config import HooksConfig
 from stayfast.pipeline.passthrough.config import PassThroughConfig
 from stayfast.policy.admission.overload import AdmissionConfig, SizeConfig, TenantConfig
 from stayfast.policy.admission.price import Prices
@@ -135,6 +136,9 @@ class RouteSettings:
     prefix: Annotated[PrefixConfig, SettingDoc(
         "Prompt caches of the providers (docs/concepts/prompt-layout.md).")] = field(default_factory=PrefixConfig)
     size: Annotated[SizeConfig, SettingDoc("Prompt size limits.", is_inline=True)] = field(default_factory=SizeConfig)
+    hooks: Annotated[HooksConfig, SettingDoc(
+        "Your functions before and after each call (docs/extensions.md). Unset: defaults.hooks.")] = field(
+        default_factory=HooksConfig)
     slo: Annotated[Slo, SettingDoc("Service level objectives. Unset: defaults.slo.")] = field(default_factory=Slo)
     resumable: Annotated[bool, SettingDoc(
         "Store the events of streams, so that a client can reconnect with Last-Event-ID, at any gateway.")] = False
@@ -176,6 +180,8 @@ class Defaults:
     retry: Annotated[RetryConfig, SettingDoc("Retries of failed attempts.")] = field(default_factory=RetryConfig)
     hedge: Annotated[HedgeConfig, SettingDoc(
         "Second attempts in parallel with slow ones.")] = field(default_factory=HedgeConfig)
+    hooks: Annotated[HooksConfig, SettingDoc("Your functions before and after each call.")] = field(
+        default_factory=HooksConfig)
     slo: Annotated[Slo, SettingDoc("Service level objectives.")] = field(default_factory=Slo)
     limit: Annotated[LimitConfig, SettingDoc("Concurrency limits of upstreams.")] = field(default_factory=LimitConfig)
     breaker: Annotated[BreakerConfig, SettingDoc("Circuit breakers of upstreams.")] = field(default_factory=BreakerConfig)

@@ -129,7 +129,8 @@ def _define(record: RecordField, definitions: _Definitions, kinds: Sequence[str]
     if shorthand is None:
         return reference
     short = next(setting for setting in record_settings(record) if setting.name == shorthand)
-    return {"anyOf": [reference, _shape(short.shape, short.doc, definitions)]}
+    whole = _shape(short.shape, short.doc, definitions)
+    return {"anyOf": [reference, whole, *([whole["items"]] if getattr(record.cls, "TAKES_ONE", False) else [])]}
 
 
 def _plain(shape: PlainField, about: SettingDoc) -> dict[str, Any]:

@@ -85,6 +85,11 @@ class TurnRefused(Exception):
 
 def import_turn_function(path: str) -> TurnFunction:
     """Import "package.module:function". Raises ValueError with the correction to make."""
+    return check_turn_function(path, import_value(path))
+
+
+def import_value(path: str) -> Any:
+    """What "package.module:name" names. Raises ValueError with the correction to make."""
     module_name, _, name = path.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), *name.split("."))):
         raise ValueError(f"{path!r} does not name a function: write it as package.module:function")
@@ -95,7 +100,7 @@ def import_turn_function(path: str) -> TurnFunction:
             hint = f"; did you mean {close[0]}?" if close else ""
             raise ValueError(f"module {module_name} has no {name}{hint}")
         value = getattr(value, part)
-    return check_turn_function(path, value)
+    return value
 
 
 def file_state(path: str) -> str:

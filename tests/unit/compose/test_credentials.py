@@ -2,13 +2,14 @@
 
 import asyncio
 from random import Random
+from typing import Any
 
-from stayfast.compose.credentials import CredentialTasks, credential_gauges
+from stayfast.compose.credentials import CredentialTasks, credential_gauges, make_authenticator
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.events import Fanout
 from stayfast.http.server.connection import ConnectionTasks
 from stayfast.observe.metrics.definitions import CREDENTIAL_MISSING
-from stayfast.settings import SettingsText, load_settings
+from stayfast.settings import HttpUpstream, SettingsText, load_settings
 from stayfast.testing import SimLoop, run
 from stayfast.upstreams.credentials.renewed import IssuedCredential, RenewedCredential
 
@@ -59,6 +60,24 @@ def test_unready_where_no_upstream_has_a_credential() -> None:
     assert unready.startswith("no upstream has a valid credential (az: ")
     with_key = ALONE.replace("routes:", "  own: {provider: openai, key: k, probe: false}\nroutes:")
     assert system(text=with_key).unready() is None
+
+
+def test_keys_of_aws_sign_requests_with_region_and_host() -> None:
+    keys = "credentials: {kind: aws, access_key_id: AKIA, secret_access_key: s3cret}"
+    built = system(text=f"upstreams: {{bed: {{provider: bedrock, region: eu-west-1, {keys}}}}}\nroutes: {{m: [bed]}}")
+    source, upstream = built.credentials["bed"], built.settings.upstreams["bed"]
+    assert isinstance(upstream, HttpUpstream)
+    asyncio.run(renew(source))
+    authenticator = make_authenticator(source, upstream)
+    assert authenticator is not None
+    headers = dict(authenticator.headers_for("POST", "/model/m/converse", b"{}", 1e9))
+    assert headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIA/20010909/eu-west-1/bedrock/aws4_request")
+    assert "s3cret" in authenticator.secrets()
+    assert "s3cret" not in f"{headers} {source!r}"
+
+
+async def renew(source: RenewedCredential[Any]) -> None:
+    await source.renew()
 
 
 def test_missing_credentials_are_a_gauge() -> None:

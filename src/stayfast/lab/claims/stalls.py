@@ -81,7 +81,8 @@ async def send_all(loop: SimLoop, n_answers: int, seed: int,
                    on_stall: Literal["wait", "rescue"]) -> tuple[list[RequestDone], int]:
     """Send five requests per second. Returns their facts, and the number of answers with a wrong text."""
     rng, sink = Random(seed), RecordingSink()
-    upstreams = {name: HttpUpstream("openai", f"http://{name}", supports_continuation=True, probe=False) for name in "ab"}
+    upstreams = {name: HttpUpstream("openai", base_url=f"http://{name}", supports_continuation=True, probe=False)
+                 for name in "ab"}
     settings = Settings(upstreams=upstreams, log=LogSettings(level="error", requests=False),
                         routes={"m": RouteSettings(tuple(upstreams), on_stall=on_stall)})
     system = system_with_sink(settings, sink, loop, rng)

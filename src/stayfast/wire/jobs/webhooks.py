@@ -27,8 +27,11 @@ def decode_secret(secret: str) -> bytes:
     """The key of a secret. Raises ValueError if the part after `whsec_` is not base64."""
     if not secret.startswith(_ENCODED):
         return secret.encode()
+    encoded = secret.removeprefix(_ENCODED)
     try:
-        return base64.b64decode(secret.removeprefix(_ENCODED), validate=True)
+        if len(encoded) % 4:  # b64decode accepts surplus padding
+            raise binascii.Error
+        return base64.b64decode(encoded, validate=True)
     except binascii.Error:
         raise ValueError("the part of a webhook's secret after whsec_ must be base64") from None
 

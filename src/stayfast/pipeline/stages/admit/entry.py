@@ -19,8 +19,7 @@ class EntryLimits:
         (413), Shed (429).
         """
         if ex.policy.size is not None:
-            ex = self._size.redirect(ex)
-            self._size.check(ex)
+            ex = self._size.fit(ex)
         if ex.arrival.key_id:
             settle = self._key_quotas.reserve(ex)
             if settle is not None:
