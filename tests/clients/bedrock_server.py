@@ -14,6 +14,8 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from stayfast.lab.simulated.vendors.bedrock import BedrockAnswer, BedrockModel, BedrockVendor
+from stayfast.lab.simulated.vendors.raw_request import read_raw_request
+from tests.loop_thread import loop_in_thread
 
 KEY = "bedrock-api-key-0123456789"
 REGION = "eu-west-1"
@@ -34,7 +36,6 @@ MODELS = {
     "sim.filtered": BedrockModel(stop_reason="guardrail_intervened"),
     "sim.malformed": BedrockModel(stop_reason="malformed_tool_use"),
 }
-PATIENCE_S = 20.0
 
 
 def is_signed(method: str, target: str, headers: Mapping[str, str], body: bytes) -> bool:
@@ -86,11 +87,7 @@ class BedrockServer:
         """One connection."""
         with suppress(ConnectionError, asyncio.IncompleteReadError), closing(writer):
             while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-                request_line, *lines = head.strip().split("\r\n")
-                headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-                body = await reader.readexactly(int(headers.get("content-length", 0)))
-                method, target, _ = request_line.split(" ")
+                method, target, headers, body = await read_raw_request(reader)
                 record = BedrockRecord(target, headers, body)
                 self.records.append(record)
                 await _send(self.vendor.answer(method, target, headers, body), record, reader, writer)
@@ -117,29 +114,9 @@ async def _send(answer: BedrockAnswer, record: BedrockRecord, reader: asyncio.St
 @contextmanager
 def running_bedrock() -> Iterator[BedrockServer]:
     """The server on a free port."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="bedrock", daemon=True)
-    thread.start()
     bedrock = BedrockServer()
-
-    async def listen() -> asyncio.Server:
-        server = await asyncio.start_server(bedrock.serve, "127.0.0.1", 0)
+    with loop_in_thread("bedrock") as loop:
+        server = loop.run(asyncio.start_server(bedrock.serve, "127.0.0.1", 0))
+        loop.at_end.append(server.close)
         bedrock.port = server.sockets[0].getsockname()[1]
-        return server
-
-    async def stop(server: asyncio.Server) -> None:
-        server.close()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # closed transports end in the loop's next round
-
-    server = asyncio.run_coroutine_threadsafe(listen(), loop).result(PATIENCE_S)
-    try:
         yield bedrock
-    finally:
-        asyncio.run_coroutine_threadsafe(stop(server), loop).result(PATIENCE_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(PATIENCE_S)
-        loop.close()

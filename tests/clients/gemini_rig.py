@@ -1,8 +1,6 @@
 """The simulated Gemini API, in a thread of the tests' own process."""
 
-import asyncio
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stayfast.lab.simulated.vendors.gemini_server import GeminiRecord, GeminiServer
-
-PATIENCE_S = 20.0
+from tests.loop_thread import PATIENCE_S, loop_in_thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +56,7 @@ class GeminiRig:
 @contextmanager
 def running_gemini() -> Iterator[GeminiRig]:
     """The API on a free port of loopback."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="gemini", daemon=True)
-    thread.start()
     server = GeminiServer()
-
-    async def stop() -> None:
-        server.close()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    try:
-        yield GeminiRig(server, asyncio.run_coroutine_threadsafe(server.listen(), loop).result(PATIENCE_S))
-    finally:
-        asyncio.run_coroutine_threadsafe(stop(), loop).result(PATIENCE_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(PATIENCE_S)
-        loop.close()
+    with loop_in_thread("gemini") as loop:
+        loop.at_end.append(server.close)
+        yield GeminiRig(server, loop.run(server.listen()))

@@ -29,6 +29,7 @@ from tests.clients.script import (
 from tests.clients.speak_chat import CHAT
 from tests.clients.speak_messages import MESSAGES, count_tokens
 from tests.clients.speak_responses import RESPONSES
+from tests.loop_thread import PATIENCE_S, loop_in_thread
 
 DIALECTS = {dialect.path: dialect for dialect in (CHAT, RESPONSES, MESSAGES)}
 SIMPLE: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
@@ -36,7 +37,6 @@ SIMPLE: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "/v1/completions": speak_chat.completion,
 }
 BREAK_AFTER_S = 0.05  # a reset that comes with the content would overtake it
-PATIENCE_S = 20.0
 
 
 @dataclass(slots=True)
@@ -235,28 +235,13 @@ def _head(status: int, headers: tuple[tuple[str, str], ...]) -> bytes:
 @contextmanager
 def running_upstream() -> Iterator[Upstream]:
     """An upstream on a free port of loopback, in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="upstream", daemon=True)
-    thread.start()
+    upstream = Upstream(0)
 
-    async def listen() -> tuple[Upstream, asyncio.Server]:
-        upstream = Upstream(0)
-        server = await loop.create_server(lambda: _Connection(upstream), "127.0.0.1", 0)
+    async def listen() -> asyncio.Server:
+        return await asyncio.get_running_loop().create_server(lambda: _Connection(upstream), "127.0.0.1", 0)
+
+    with loop_in_thread("upstream") as loop:
+        server = loop.run(listen())
+        loop.at_end.append(server.close)
         upstream.port = server.sockets[0].getsockname()[1]
-        return upstream, server
-
-    async def stop() -> None:
-        server.close()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    upstream, server = asyncio.run_coroutine_threadsafe(listen(), loop).result(PATIENCE_S)
-    try:
         yield upstream
-    finally:
-        asyncio.run_coroutine_threadsafe(stop(), loop).result(PATIENCE_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(PATIENCE_S)
-        loop.close()

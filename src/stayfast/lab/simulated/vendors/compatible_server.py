@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from stayfast.lab.simulated.vendors.compatible import COMPATIBLE_VENDORS, CompatibleVendor, VendorRefusal
+from stayfast.lab.simulated.vendors.raw_request import read_raw_request
 
 Json = dict[str, Any]
 KEY: Final = "key-of-the-vendor"
@@ -61,7 +62,8 @@ class CompatibleServer:
         try:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 while True:
-                    request = await _read_request(reader)
+                    _, target, headers, body = await read_raw_request(reader)
+                    request = ReceivedRequest(target, headers, _ANY.decode(body))
                     self.received.append(request)
                     await _answer(request, writer)
         finally:
@@ -69,14 +71,6 @@ class CompatibleServer:
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
-
-
-async def _read_request(reader: asyncio.StreamReader) -> ReceivedRequest:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    request_line, *lines = head.strip().split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    body = await reader.readexactly(int(headers.get("content-length", 0)))
-    return ReceivedRequest(request_line.split(" ")[1], headers, _ANY.decode(body))
 
 
 async def _answer(request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:

@@ -5,6 +5,7 @@ import contextlib
 from dataclasses import dataclass, field
 
 from stayfast.lab.simulated.vendors.gemini import GeminiReply, GeminiVendor
+from stayfast.lab.simulated.vendors.raw_request import read_raw_request
 
 
 @dataclass(slots=True)
@@ -38,20 +39,13 @@ class GeminiServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while True:
-                record = await _read_request(reader)
+                _, target, headers, body = await read_raw_request(reader)
+                record = GeminiRecord(target, headers, body)
                 self.records.append(record)
-                reply = self.vendor.answer_request(record.target, record.headers, record.body)
+                reply = self.vendor.answer_request(target, headers, body)
                 if not await _send(reply, record, reader, writer):
                     break
         writer.close()
-
-
-async def _read_request(reader: asyncio.StreamReader) -> GeminiRecord:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    request_line, *lines = head.strip().split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    body = await reader.readexactly(int(headers.get("content-length", 0)))
-    return GeminiRecord(request_line.split(" ")[1], headers, body)
 
 
 async def _send(reply: GeminiReply, record: GeminiRecord, reader: asyncio.StreamReader,
