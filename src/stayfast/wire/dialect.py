@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from stayfast.core.conversation import Image, Message, OutputFormat, RawObject, Text, ToolChoice
+from stayfast.core.conversation import Image, Message, OutputFormat, RawObject, Text, ToolChoice, ToolUse
 from stayfast.core.errors import Rejected, UpstreamFailed
-from stayfast.core.types import AnswerSummary, Usage
+from stayfast.core.types import AnswerSummary, Api, Usage
 from stayfast.wire.errors import in_band_failure, malformed_answer, truncated_answer
 
 Json = dict[str, Any]
@@ -168,7 +168,10 @@ BoundedInt = Annotated[int, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 BoundedFloat = Annotated[float, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 
 ANOTHER_PROTOCOL: Final = "another protocol"
+JSON_OBJECT_INSTRUCTION: Final = "Respond with one JSON object and nothing else."  # where a protocol has no such mode
 _ANY: Final = msgspec.json.Decoder()
+_OBJECT: Final = msgspec.json.Decoder(RawObject)
+_NO_ARGUMENTS: Final = ("", "{}")
 
 
 class NotTranslatable(ValueError):
@@ -229,6 +232,23 @@ def untranslatable_field(param: str, target: str, why: str = "") -> Rejected:
     """The error for a field that the upstream's protocol `target` has no equivalent of."""
     reason = f": {why}" if why else ""
     return Rejected(f"{param} cannot be translated to {target}{reason}", code="unsupported_field", param=param)
+
+
+def no_content_error(client: Api, target: str) -> Rejected:
+    """The error for a request whose messages are all instructions or empty; `target`: the upstream's protocol."""
+    return untranslatable_field("input" if client is Api.RESPONSES else "messages", target,
+                                "at least one message besides instructions must have content")
+
+
+def decode_tool_arguments(call: ToolUse) -> RawObject:
+    """The arguments of a call, for protocols where they are an object and not its text. Raises Rejected."""
+    if call.arguments.strip() in _NO_ARGUMENTS:
+        return {}
+    try:
+        return _OBJECT.decode(call.arguments)
+    except (msgspec.DecodeError, RecursionError):
+        raise Rejected("the arguments of a tool call must be the text of a JSON object", code="invalid_type",
+                       param="arguments") from None
 
 
 def drop_none(fields: Mapping[str, Any]) -> Json:

@@ -11,13 +11,18 @@ import msgspec
 from msgspec import Struct
 
 from stayfast.core import conversation as normal
-from stayfast.core.errors import Rejected
-from stayfast.core.types import Api
-from stayfast.wire.dialect import Json, drop_none, join_adjacent_messages, untranslatable_field
+from stayfast.wire.dialect import (
+    JSON_OBJECT_INSTRUCTION,
+    Json,
+    decode_tool_arguments,
+    drop_none,
+    join_adjacent_messages,
+    no_content_error,
+    untranslatable_field,
+)
 
 TARGET: Final = "converse"
 MAX_TEMPERATURE: Final = 1.0  # the other protocols allow 2
-JSON_OBJECT_INSTRUCTION: Final = "Respond with one JSON object and nothing else."
 _IMAGE_TYPES: Final = {"image/png": "png", "image/jpeg": "jpeg", "image/jpg": "jpeg", "image/gif": "gif",
                        "image/webp": "webp"}
 _CHOICES: Final[dict[str, Json]] = {"auto": {"auto": {}}, "required": {"any": {}}}
@@ -27,8 +32,6 @@ _CLAUDE: Final = "anthropic."  # in the names of Anthropic's models, with or wit
 _NOVA: Final = "amazon.nova"
 _LONG: Final = "1h"
 _STOP_SEQUENCE: Final = "/stop_sequence"
-_OBJECT: Final = msgspec.json.Decoder(normal.RawObject)
-_EMPTY: Final = ("", "{}")
 _NO_SCHEMA: Final[Json] = {"type": "object", "properties": {}}
 
 
@@ -112,8 +115,7 @@ def _encode_messages(request: normal.Conversation, model: str) -> list[Json]:
         if content:  # a message without content is rejected
             encoded.append({"role": message.role, "content": content})
     if not encoded:
-        raise untranslatable_field("input" if request.api is Api.RESPONSES else "messages", TARGET,
-                                   "at least one message besides instructions must have content")
+        raise no_content_error(request.api, TARGET)
     return encoded
 
 
@@ -126,7 +128,7 @@ def _encode_part(part: normal.Part) -> Json | None:
         case normal.Thinking():
             return _encode_thinking(part)
         case normal.ToolUse():
-            return {"toolUse": {"toolUseId": part.id, "name": part.name, "input": _decode_arguments(part)}}
+            return {"toolUse": {"toolUseId": part.id, "name": part.name, "input": decode_tool_arguments(part)}}
         case normal.ToolResult():
             content = [block for inner in part.parts if (block := _encode_part(inner)) is not None]
             result: Json = {"toolUseId": part.tool_use_id, "content": content}
@@ -148,16 +150,6 @@ def _encode_thinking(part: normal.Thinking) -> Json | None:
     if not part.signature:
         return None
     return {"reasoningContent": {"reasoningText": {"text": part.text, "signature": part.signature}}}
-
-
-def _decode_arguments(part: normal.ToolUse) -> normal.RawObject:
-    if part.arguments.strip() in _EMPTY:
-        return {}
-    try:
-        return _OBJECT.decode(part.arguments)
-    except (msgspec.DecodeError, RecursionError):
-        raise Rejected("the arguments of a tool call must be the text of a JSON object", code="invalid_type",
-                       param="arguments") from None
 
 
 def _encode_tools(request: normal.Conversation, model: str) -> Json | None:

@@ -12,9 +12,15 @@ from typing import Any, Final
 import msgspec
 
 from stayfast.core import conversation as normal
-from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
-from stayfast.wire.dialect import Json, drop_none, join_adjacent_messages, untranslatable_field
+from stayfast.wire.dialect import (
+    Json,
+    decode_tool_arguments,
+    drop_none,
+    join_adjacent_messages,
+    no_content_error,
+    untranslatable_field,
+)
 from stayfast.wire.signatures import NO_SIGNATURE, read_marked_signature
 
 MADE_ID: Final = "call_sf_"  # prefix of ids that the gateway made
@@ -31,7 +37,6 @@ _MEDIA_TYPES: Final = {"png": "image/png", "jpg": "image/jpeg", "jpeg": "image/j
                        "heic": "image/heic", "heif": "image/heif", "gif": "image/gif", "pdf": "application/pdf"}
 _EXTENSION: Final = re.compile(r"\.([a-z]{3,4})(?:[?#].*)?$", re.IGNORECASE)
 _OBJECT: Final = msgspec.json.Decoder(normal.RawObject)
-_EMPTY: Final = ("", "{}")
 
 
 def encode_body(request: normal.Conversation, model: str, *, stream: bool) -> Json:
@@ -115,8 +120,7 @@ def _encode_contents(request: normal.Conversation, *, is_before_3: bool) -> list
         elif parts:
             contents.append({"role": role, "parts": parts})
     if not contents:
-        raise untranslatable_field("input" if request.api is Api.RESPONSES else "messages", "gemini",
-                                   "at least one message besides instructions must have content")
+        raise no_content_error(request.api, "gemini")
     return contents
 
 
@@ -130,7 +134,7 @@ def _encode_model_parts(parts: Iterable[normal.Part], names: dict[str, str], *, 
                 signature = read_marked_signature(part.signature) or signature
             case normal.ToolUse():
                 names[part.id] = part.name
-                fields = drop_none({"id": _own_id(part.id), "args": _encode_arguments(part), "name": part.name})
+                fields = drop_none({"id": _own_id(part.id), "args": decode_tool_arguments(part), "name": part.name})
                 signature = part.signature or signature or (NO_SIGNATURE if is_first_call else None)
                 encoded.append({"functionCall": fields, **_encode_signature(signature)})
                 signature, is_first_call = None, False
@@ -150,16 +154,6 @@ def _encode_signature(signature: str | None) -> Mapping[str, str]:
 
 def _own_id(call_id: str) -> str | None:
     return None if call_id.startswith(MADE_ID) else call_id
-
-
-def _encode_arguments(part: normal.ToolUse) -> normal.RawObject:
-    if part.arguments.strip() in _EMPTY:
-        return {}
-    try:
-        return _OBJECT.decode(part.arguments)
-    except (msgspec.DecodeError, RecursionError):
-        raise Rejected("the arguments of a tool call must be the text of a JSON object", code="invalid_type",
-                       param="arguments") from None
 
 
 def _encode_user_parts(parts: Iterable[normal.Part], names: Mapping[str, str]) -> list[Json]:

@@ -17,12 +17,15 @@ from stayfast.core.types import Api
 from stayfast.wire import dialect
 from stayfast.wire.dialect import (
     ANOTHER_PROTOCOL,
+    JSON_OBJECT_INSTRUCTION,
     BoundedFloat,
     BoundedInt,
     Json,
     NonEmptyStr,
     NonNegativeInt,
+    decode_tool_arguments,
     drop_none,
+    no_content_error,
     read_parts,
     require,
     untranslatable_field,
@@ -135,13 +138,10 @@ COUNT_DECODER = msgspec.json.Decoder(CountRequest)
 
 
 MAX_TEMPERATURE: Final = 1.0  # the other protocols allow 2
-JSON_OBJECT_INSTRUCTION: Final = "Respond with one JSON object and nothing else."
 DEFAULT_MAX_TOKENS: Final = 4096  # the protocol requires a limit; all current models support this one
-_EMPTY: Final = ("", "{}")
 _MODES: Final = {"auto": "auto", "none": "none", "any": "required"}
 _CHOICES: Final = {"auto": "auto", "none": "none", "required": "any"}
 _EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "xhigh", "max": "max"}
-_OBJECT: Final = msgspec.json.Decoder(normal.RawObject)
 _ROLES: Final[Mapping[type, normal.Role]] = {MessagesUser: "user", MessagesAssistant: "assistant", MessagesSystem: "system"}
 
 
@@ -307,8 +307,7 @@ def _encode_messages(request: normal.Conversation) -> list[Json]:
         if content and message.role != "system":  # messages rejects a message without content
             encoded.append({"role": message.role, "content": content})
     if not encoded:
-        raise untranslatable_field("input" if request.api is Api.RESPONSES else "messages", "messages",
-                        "at least one message besides instructions must have content")
+        raise no_content_error(request.api, "messages")
     return encoded
 
 
@@ -326,21 +325,11 @@ def _encode_part(part: normal.Part) -> Json | None:
             return ({"type": "thinking", "thinking": part.text, "signature": part.signature}
                     if part.signature and read_marked_signature(part.signature) is None else None)
         case normal.ToolUse():
-            return {"type": "tool_use", "id": part.id, "name": part.name, "input": _encode_input(part)}
+            return {"type": "tool_use", "id": part.id, "name": part.name, "input": decode_tool_arguments(part)}
         case normal.ToolResult():
             content = [block for inner in part.parts if (block := _encode_part(inner)) is not None]
             encoded: Json = {"type": "tool_result", "tool_use_id": part.tool_use_id, "content": content}
             return encoded | {"is_error": True} if part.is_error else encoded
-
-
-def _encode_input(part: normal.ToolUse) -> normal.RawObject:
-    if part.arguments.strip() in _EMPTY:
-        return {}
-    try:
-        return _OBJECT.decode(part.arguments)
-    except (msgspec.DecodeError, RecursionError):
-        raise Rejected("the arguments of a tool call must be the text of a JSON object", code="invalid_type",
-                       param="arguments") from None
 
 
 def _encode_choice(request: normal.Conversation) -> Json | None:
