@@ -372,7 +372,7 @@ def test_worker_is_ready_only_when_it_takes_signals(monkeypatch: pytest.MonkeyPa
     above, below = socket.socketpair()
     with above, below:
         told: dict[str, object] = {"name": "x", "text": GOOD, "model": None, "engines": {}, "folder": None, "overrides": [],
-                                   "session_secret": "00"}
+                                   "session_secret": "00", "sockets": [], "files": []}
         above.sendall(encode_frame(json.dumps(told).encode()))
         lifeline = ParentChannel(below)
         monkeypatch.setattr(lifeline, "watch", lambda drain_s: None)

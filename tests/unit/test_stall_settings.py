@@ -58,3 +58,10 @@ def test_supports_continuation_of_gemini_is_refused() -> None:
     text = UPSTREAMS + '  gem: {kind: gemini, key: sk-1, supports_continuation: true}\nroutes: {m: [gem]}\n'
     with pytest.raises(SettingsError, match=r"upstreams\.gem\.supports_continuation.*cannot continue an answer"):
         load_settings(SettingsText("f.yaml", text), {}, kinds=KINDS)
+
+
+def test_supports_continuation_of_bedrock_is_taken() -> None:
+    """Converse continues a last message of the assistant."""
+    text = UPSTREAMS + ('  bed: {provider: bedrock, region: eu-west-1, key: k-1, supports_continuation: true}\n'
+                        'routes: {m: {upstreams: [plain, bed], on_stall: rescue}}\n')
+    load_settings(SettingsText("f.yaml", text), {}, kinds=KINDS)

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from pathlib import Path as FilePath
 from re import fullmatch
 
-from stayfast.core.types import CLIENT_APIS
+from stayfast.core.types import Api
 from stayfast.engine.config import EngineConfig, check_runnable
 from stayfast.http.client.client import split_base_url
 from stayfast.http.server.tls import ServerCertificate
@@ -210,7 +210,7 @@ def _check_routes(settings: Settings, add_problem: AddProblem) -> None:
                   if isinstance(upstream, HttpUpstream) and upstream.supports_continuation}
     for name in sorted(continuing):
         upstream = settings.upstreams[name]
-        if isinstance(upstream, HttpUpstream) and upstream.native_apis.isdisjoint(CLIENT_APIS):
+        if isinstance(upstream, HttpUpstream) and upstream.native_apis <= {Api.GEMINI}:
             add_problem(("upstreams", name, "supports_continuation"), "its protocol cannot continue an answer: remove it")
     for name, route in settings.routes.items():
         fallback = route.on_overrun.fallback

@@ -13,6 +13,11 @@ def _places(scene: Scene, n: int, per_s: float = 4.0, **admission: Any) -> Scene
     return scene.set(admission={"max_in_flight": n, **admission}).set_flow("chat", per_s=per_s)
 
 
+def _long_queue(scene: Scene, n: int) -> Scene:
+    """A deadline that leaves requests in the queue while it grows."""
+    return _places(scene, n, 8.0, max_queue=5000, **PATIENT).set(**chat(deadline=600.0))
+
+
 def _long_and_short(scene: Scene, n: int) -> Scene:
     """Long requests that keep a place for eight seconds, and n places."""
     more = _places(scene, n, 3.5, **PATIENT)
@@ -26,9 +31,8 @@ def _fixed(scene: Scene, most: int) -> Scene:
 
 PLANTS = (
     Plant("more requests than answers", "load.long_queue", True,
-          lambda scene: _places(scene, 3, 8.0, max_queue=5000, **PATIENT), touches=LOAD),
-    Plant("twenty places", "load.long_queue", False, lambda scene: _places(scene, 20, 8.0, max_queue=5000, **PATIENT),
-          touches=LOAD),
+          lambda scene: _long_queue(scene, 3), touches=LOAD),
+    Plant("twenty places", "load.long_queue", False, lambda scene: _long_queue(scene, 20), touches=LOAD),
     Plant("short requests behind long ones", "load.no_lanes", True, lambda scene: _long_and_short(scene, 10), touches=LOAD),
     Plant("short and long requests with enough places", "load.no_lanes", False, lambda scene: _long_and_short(scene, 30),
           touches=LOAD),
