@@ -46,7 +46,7 @@ _STATUSES: Final = {
     "not_found_error": 404, "model_not_found": 404, "NotFoundError": 404, "request_too_large": 413,
     "rate_limit_error": 429, "rate_limit_exceeded": 429, "tokens": 429, "requests": 429, "slow_down": 429,
     "ramp_limit_exceeded": 429, "service_unavailable_error": 503, "server_is_overloaded": 503, "timeout_error": 504,
-    "overloaded_error": 529, **GOOGLE_STATUSES, **dict.fromkeys(NEVER_RETRY, 429),
+    "overloaded_error": 529, **dict.fromkeys(NEVER_RETRY, 429),
 }
 _CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _LOGGABLE: Final = re.compile(r"(?=.{1,64}$)(?:[a-z]+(?:[_.][a-z]+)*|(?:[A-Z][a-z]+)+)")  # plain words, which are no key
@@ -143,7 +143,7 @@ def failure_of_response(upstream: str, source: Api, status: int, headers: Mappin
     """
     details, vendor = parse_error_body(body), _vendor_of(source)
     if details.vendor == "google":
-        status = _STATUSES.get(details.code or "", status)  # a refused key has the status of a bad request
+        status = GOOGLE_STATUSES.get(details.code or "", status)  # a refused key has the status of a bad request
     client_body = body if details.message and details.vendor == vendor else encode_error_body(details, vendor)
     after_s = parse_retry_after_s(status, headers, body, now_wall)
     return make_failure(upstream, Fault.STATUS, status, details, client_body, retry_after_s=after_s,
@@ -172,7 +172,7 @@ def read_error_details(parsed: object) -> ErrorDetails:
     if isinstance(inner, Mapping) and (google := google_code(inner)) is not None:
         message = inner.get("message")
         return ErrorDetails(message if isinstance(message, str) else "", code=google, codes=(google,),
-                            http_status=_STATUSES[google], vendor="google")
+                            http_status=GOOGLE_STATUSES[google], vendor="google")
     fields = inner if isinstance(inner, Mapping) else parsed
     details = fields.get("details")
     exact = details.get("error_code") if isinstance(details, Mapping) else None

@@ -21,7 +21,7 @@ GOOGLE_STATUSES: Final = {
     "invalid_argument": 400, "out_of_range": 400, "unauthenticated": 401, "permission_denied": 403, "not_found": 404,
     "already_exists": 409, "aborted": 409, "resource_exhausted": 429, "cancelled": 499, "unknown": 500, "internal": 500,
     "data_loss": 500, "unimplemented": 501, "unavailable": 503, "deadline_exceeded": 504,
-    "api_key_invalid": 401, "failed_precondition": 403}  # google.rpc.Code, in lower case, but for the last two
+    "api_key_invalid": 401, "failed_precondition": 403, "insufficient_quota": 429}  # google.rpc.Code, but for the last three
 _BAD_KEYS: Final = frozenset(("API_KEY_INVALID", "API_KEY_EXPIRED"))
 _DAILY: Final = re.compile("PerDay", re.IGNORECASE)
 _SECONDS: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)s", re.ASCII)  # google.protobuf.Duration as JSON
@@ -33,7 +33,7 @@ def unwrap_list(parsed: object) -> object:
 
 
 def google_code(error: Mapping[str, Any]) -> str | None:
-    """The code of an error object, in lower case: one of GOOGLE_STATUSES, or `insufficient_quota`. None: not Google's."""
+    """The code of an error object, in lower case: one of GOOGLE_STATUSES. None: not Google's."""
     status = error.get("status")
     if not isinstance(status, str) or status != status.upper() or status.lower() not in GOOGLE_STATUSES:
         return None
