@@ -238,3 +238,13 @@ def test_aliases_that_multiply_are_refused() -> None:
         f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 8)]
     with pytest.raises(SettingsError, match="more than 100000 values"):
         import_text("\n".join(lines))
+
+
+@pytest.mark.parametrize(("more", "becomes"), [
+    ("", "nothing; without enable_pre_call_checks no prompt is refused for its length"),
+    ("router_settings: {enable_pre_call_checks: true}\n", "`max_input_tokens` of the route; ")])
+def test_length_limit_is_listed_as_what_became_of_it(more: str, becomes: str) -> None:
+    text = "model_list:\n- {model_name: m, litellm_params: {model: openai/x}, model_info: {max_input_tokens: 8000}}\n"
+    found = import_text(text + more)
+    assert reasons(found, "model_list[0].model_info.max_input_tokens").startswith(becomes)
+    assert ("max_input_tokens: 8000" in found.text) == bool(more)
