@@ -260,8 +260,8 @@ def adapted(command: str, servers: Servers) -> str:
     given = re.sub(r" --port \d+", "", given)
     if SERVER.match(command):
         given += " --port 0"
-    elif re.match(r"stayfast (explain|warm|cache (stats|purge|inspect)|jobs|spend|key (create|list|show|rotate|revoke)) ?",
-                  given):
+    elif re.match(r"stayfast (explain|warm|(doctor|top) --key-env|cache (stats|purge|inspect)|jobs|spend|"
+                  "key (create|list|show|rotate|revoke)) ?", given):
         given += f" --url {servers.gateway}"
     elif re.match("stayfast bench (?!.*(--target|--virtual))", given):
         given += f" --target {servers.gateway}/v1"

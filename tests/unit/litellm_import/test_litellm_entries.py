@@ -271,3 +271,13 @@ def test_empty_sections_are_nothing() -> None:
     found = import_text(f"model_list:\n{entry('openai/x')}router_settings:\ngeneral_settings: {{}}\nlitellm_settings: []\n")
     assert verdicts(found)["router_settings"] is ImportVerdict.TAKEN
     assert verdicts(found)["general_settings"] is ImportVerdict.TAKEN
+
+
+@pytest.mark.parametrize(("more", "becomes"), [
+    ("", "nothing; without enable_pre_call_checks no prompt is refused for its length"),
+    ("router_settings: {enable_pre_call_checks: true}\n", "`max_input_tokens` of the route; ")])
+def test_length_limit_is_listed_as_what_became_of_it(more: str, becomes: str) -> None:
+    text = "model_list:\n- {model_name: m, litellm_params: {model: openai/x}, model_info: {max_input_tokens: 8000}}\n"
+    found = import_text(text + more)
+    assert reasons(found, "model_list[0].model_info.max_input_tokens").startswith(becomes)
+    assert ("max_input_tokens: 8000" in found.text) == bool(more)

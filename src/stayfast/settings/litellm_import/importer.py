@@ -232,6 +232,8 @@ def _write_lengths(calls: CallSettings, routes: dict[str, ImportedRoute], root: 
             section.set("max_input_tokens", limit)
             if name in longer:
                 section.set("oversize_route", longer[name].text or "", longer[name].place)
+        elif limit is not None:
+            route.leave_input_limits()
 
 
 def _write_general(general: SourceNode, root: OutSection, secrets: SecretNames) -> SourceNode | None:

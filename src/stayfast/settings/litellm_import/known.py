@@ -34,7 +34,7 @@ _BODY = ("temperature top_p max_tokens max_completion_tokens seed stop n presenc
          "response_format reasoning_effort thinking extra_body user logprobs top_logprobs tools tool_choice "
          "parallel_tool_calls verbosity dimensions encoding_format input_type top_k service_tier metadata")
 _SINKS = "Stayfast writes JSON log lines, OpenTelemetry spans and Prometheus metrics; this sink is not among them"
-_NO_DATABASE = "Stayfast has no such database: keys and limits are in the settings file"
+_NO_DATABASE = "Stayfast reads no database of LiteLLM; its own store has keys and spend: docs/keys.md"
 _PLATFORM = "not part of Stayfast, which routes model calls"
 
 ROWS: Final = (

@@ -191,6 +191,12 @@ class ImportedRoute:
         limits = [bounded(one.max_input_tokens, 1, 100_000_000) for one in self.deployments]
         return int(min(limit for limit in limits if limit is not None)) if any(limits) else None
 
+    def leave_input_limits(self) -> None:
+        """Mark `max_input_tokens` of the entries as without effect."""
+        for one in self.deployments:
+            if one.max_input_tokens is not None:
+                one.max_input_tokens.differ("nothing", "without enable_pre_call_checks no prompt is refused for its length")
+
 
 def steps_of(members: Sequence[RouteMember]) -> Iterator[FallbackStep]:
     """Members as steps of a fallback: those with one model name together."""
