@@ -122,6 +122,23 @@ def test_chart_changed_settings_replace_the_pods() -> None:
     assert checksum() != checksum("--set", "settings.server.drain_s=31")
 
 
+def test_chart_with_a_tls_secret_serves_and_probes_by_tls() -> None:
+    """The files of the settings are those that are mounted, and probes do not call them in clear text."""
+    manifests = render(VALUES["everything"], "--set", "tlsSecret=gateway-tls")
+    tls = yaml.safe_load(only(manifests, "Secret")["stringData"]["stayfast.yaml"])["server"]["tls"]
+    pod = pod_of(manifests)["spec"]
+    (container,) = pod["containers"]
+    (mount,) = [part for part in container["volumeMounts"] if part["name"] == "tls"]
+    assert tls == {"cert_file": f"{mount['mountPath']}/tls.crt", "key_file": f"{mount['mountPath']}/tls.key"}
+    assert {"name": "tls", "secret": {"secretName": "gateway-tls"}} in pod["volumes"]
+    probes = [container[name]["httpGet"]["scheme"] for name in ("startupProbe", "livenessProbe", "readinessProbe")]
+    assert probes == ["HTTPS"] * 3
+    assert only(manifests, "ServiceMonitor")["spec"]["endpoints"][0]["scheme"] == "https"
+    for part in manifests:
+        if part["kind"] not in OTHERS:
+            kubernetes_validate.validate(part, KUBERNETES[0], strict=True)
+
+
 def test_chart_monitoring_finds_the_service() -> None:
     """By labels that the Service has, with the job that rules and board expect; the board is the package's own."""
     manifests = render(VALUES["everything"])

@@ -44,6 +44,7 @@ def test_unit_socket_has_the_usual_port_and_the_name_of_its_service() -> None:
     service = UNIT.read_text(encoding="utf-8")
     assert "\nRestart=on-failure\n" in service
     assert re.search(r"^WatchdogSec=\d+$", service, re.MULTILINE)
+    assert "\nRuntimeDirectory=stayfast\n" in service  # docs/operations.md puts server.unix_socket there
 
 
 def complaints(unit: Path) -> list[str]:

@@ -34,6 +34,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- get (.Values.settings.server | default dict) "port" | default 8090 | int -}}
 {{- end -}}
 
+{{/* The settings, with the certificate of tlsSecret. */}}
+{{- define "stayfast.settings" -}}
+{{- $settings := deepCopy .Values.settings -}}
+{{- if .Values.tlsSecret -}}
+{{- $files := dict "cert_file" "/etc/stayfast-tls/tls.crt" "key_file" "/etc/stayfast-tls/tls.key" -}}
+{{- $_ := set $settings "server" (merge (dict "tls" $files) ($settings.server | default dict)) -}}
+{{- end -}}
+{{- toYaml $settings -}}
+{{- end -}}
+
+{{- define "stayfast.scheme" -}}
+{{- if .Values.tlsSecret -}}https{{- else -}}http{{- end -}}
+{{- end -}}
+
 {{- define "stayfast.check" -}}
 {{- if not (and .Values.settings.upstreams .Values.settings.routes) -}}
 {{- fail "settings: upstreams and routes are missing. They are those of stayfast.yaml." -}}

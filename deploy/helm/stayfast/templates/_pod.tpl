@@ -7,7 +7,7 @@ metadata:
     {{- end }}
   annotations:
     # Changed settings replace the pods, one by one.
-    checksum/settings: {{ toYaml .Values.settings | sha256sum }}
+    checksum/settings: {{ include "stayfast.settings" . | sha256sum }}
     {{- with .Values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -50,20 +50,23 @@ spec:
         - {name: state, mountPath: /var/lib/stayfast}
         - {name: cache, mountPath: /var/cache/stayfast}
         - {name: tmp, mountPath: /tmp}
+        {{- if .Values.tlsSecret }}
+        - {name: tls, mountPath: /etc/stayfast-tls, readOnly: true}
+        {{- end }}
       # The embedded engine may take half a minute; after that the two others begin.
       startupProbe:
-        httpGet: {path: /livez, port: http}
+        httpGet: {path: /livez, port: http, scheme: {{ include "stayfast.scheme" . | upper }}}
         periodSeconds: 1
         failureThreshold: 60
       # Alive says nothing of upstreams: a provider's outage must not restart gateways.
       livenessProbe:
-        httpGet: {path: /livez, port: http}
+        httpGet: {path: /livez, port: http, scheme: {{ include "stayfast.scheme" . | upper }}}
         periodSeconds: 5
         timeoutSeconds: 2
         failureThreshold: 6
       # Ready needs one upstream that has answered with a token; on SIGTERM it fails first.
       readinessProbe:
-        httpGet: {path: /readyz, port: http}
+        httpGet: {path: /readyz, port: http, scheme: {{ include "stayfast.scheme" . | upper }}}
         periodSeconds: 2
         timeoutSeconds: 2
         failureThreshold: 2
@@ -89,6 +92,10 @@ spec:
       emptyDir: {}
     - name: tmp
       emptyDir: {}
+    {{- if .Values.tlsSecret }}
+    - name: tls
+      secret: {secretName: {{ .Values.tlsSecret | quote }}}
+    {{- end }}
   topologySpreadConstraints:
     {{- if .Values.topologySpreadConstraints }}
     {{- toYaml .Values.topologySpreadConstraints | nindent 4 }}
