@@ -3,12 +3,14 @@
 import json
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anthropic
 import openai
 import pytest
 
+from stayfast.cli import main
 from stayfast.lab.simulated.vendors.bedrock import SIGNATURE
 from tests.clients.asks import CHAT_TOOL, MESSAGES_TOOL, RESPONSES_TOOL, TOOL_NAME, Weather
 from tests.clients.bedrock_server import (
@@ -307,3 +309,17 @@ def test_exact_cache_answers_the_second_request(chat: openai.OpenAI, bedrock: Be
     answers = [chat.chat.completions.create(model="cached", temperature=0, messages=_user(marker)) for _ in range(2)]
     assert [answer.choices[0].message.content for answer in answers] == [f"You wrote: {marker}"] * 2
     assert len(bedrock.requests_with(marker)) == 1
+
+
+def test_live_check_of_keys_that_do_not_end(bedrock: BedrockServer, tmp_path: Path,
+                                                capsys: pytest.CaptureFixture[str]) -> None:
+    settings = tmp_path / "s.yaml"
+    settings.write_text(f"""
+upstreams:
+  bed: {{provider: bedrock, base_url: "{bedrock.origin}", region: eu-west-1,
+        credentials: {{kind: aws, access_key_id: "{ACCESS_KEY}", secret_access_key: "{SECRET_KEY}",
+                      session_token: "{TOKEN}"}}}}
+routes: {{m: {{upstreams: [bed], model: "{MODEL}"}}}}
+""")
+    assert main(["check", str(settings), "--live"]) == 0
+    assert "credential: kind aws, without an end" in capsys.readouterr().out

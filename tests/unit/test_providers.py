@@ -109,7 +109,10 @@ def test_upstream_address_of_provider(text: str, url: str) -> None:
                      "write provider: groq")),
     ("provider: groq, key: k, paths: {messages: /x}",
      "upstreams.a.paths: must be among chat, completions, embeddings, responses for kind openai, not messages"),
-    ("provider: groq, key: k, paths: {chat: x}", "upstreams.a.paths.chat: must be a path that begins with /, not x"),
+    ("provider: groq, key: k, paths: {chat: x}", ("upstreams.a.paths.chat: must be a path that begins with /, "
+     "in braces only {model} or {A|B}, not x")),
+    ("provider: groq, key: k, paths: {chat: '/{modle}/chat'}", ("upstreams.a.paths.chat: must be a path that begins with /, "
+     'in braces only {model} or {A|B}, not "/{modle}/chat"')),
     ("provider: groq, base_url: '${GROQ_URL}', key: k",
      "upstreams.a.base_url: the environment variable GROQ_URL is not set"),
     ("kind: openai, base_url: '${OPENAI_URL}', key: k",

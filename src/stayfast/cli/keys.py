@@ -49,7 +49,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     create = actions.add_parser("create", help="make a key, and show it once")
     create.add_argument("--tenant", required=True, help="whose requests it sends")
-    create.add_argument("--name", required=True, help="unique among the tenant's keys")
+    create.add_argument("--name", default="default", help="unique among the tenant's keys (default: %(default)s)")
     create.add_argument("--scope", action="append", default=[], metavar="SCOPE",
                         help=f"{FORM}; may be repeated (default: routes:*)")
     create.add_argument("--quota", action="append", default=[], metavar="LIMITS", help="like `requests: 100/min`; may be "

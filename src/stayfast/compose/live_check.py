@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from math import isfinite
 from random import Random
 from typing import Any, NamedTuple
 
@@ -74,7 +75,9 @@ async def _fetch_credential(name: str, source: RenewedCredential[Any]) -> LiveSt
     await source.renew()
     if (why := source.missing()) is not None:
         return LiveStep(name, "credential", False, f"kind {source.kind}: {why}. See docs/credentials.md.")
-    return LiveStep(name, "credential", True, f"kind {source.kind}, ends in {format_seconds(source.state.left_s)}")
+    left_s = source.state.left_s
+    ends = f"ends in {format_seconds(left_s)}" if isfinite(left_s) else "without an end"
+    return LiveStep(name, "credential", True, f"kind {source.kind}, {ends}")
 
 
 def _describe_token(result: ProbeResult, model: str) -> str:

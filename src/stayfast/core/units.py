@@ -76,7 +76,7 @@ def parse_duration(text: str) -> float:
     """Parse a duration such as 1m30s, in seconds. A unit is required. Raises ValueError."""
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"{text!r} is not a duration: write 500ms, 30s, 1m30s or 2h")
+        raise ValueError(f"{text!r} is not a duration: write 500ms, 30s, 1m30s, 2h or 90d")
     return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
 
 

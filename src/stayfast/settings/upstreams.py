@@ -88,7 +88,8 @@ class HttpUpstream:
         "APIs it speaks natively; others are translated. Empty: by kind; responses only at api.openai.com.")] = ()
     paths: Annotated[Mapping[str, str], SettingDoc(
         "Paths below base_url, by API, instead of the usual ones: {model} is the model, {A|B} is A for whole answers and B "
-        "for streams.", pattern=r"/[!-~]*", form="a path that begins with /")] = field(default_factory=empty_mapping)
+        "for streams.", pattern=r"/(?:[!-z|~]|\{model\}|\{[!-z~]*\|[!-z~]*\})*",
+        form="a path that begins with /, in braces only {model} or {A|B}")] = field(default_factory=empty_mapping)
     quirks: Annotated[tuple[Quirk, ...], SettingDoc(
         "What it refuses or reports otherwise (docs/providers.md).")] = ()
     request_usage: Annotated[bool, SettingDoc(
