@@ -123,3 +123,9 @@ def test_secrets_of_credentials_are_shown_nowhere() -> None:
     shown = effective_settings(settings)
     assert MARKER not in f"{settings!r} {shown}"
     assert shown["upstreams"]["b"]["credentials"]["client_secret"] == "(hidden)"
+
+
+def test_credentials_of_microsoft_for_gemini_are_an_error() -> None:
+    text = ("upstreams: {a: {provider: vertex, project: p, region: r, credentials: {kind: entra}}}\nroutes: {m: [a]}\n")
+    with pytest.raises(SettingsError, match="must not be of kind entra for kind gemini"):
+        load_settings(SettingsText("s.yaml", text), {})

@@ -17,7 +17,7 @@ from stayfast.policy.fleet.config import REDIS_URL, REDIS_URL_FORM
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.settings.added_kinds import AddedStore, AddedUpstream
-from stayfast.settings.credentials import AwsCredentials, Credentials
+from stayfast.settings.credentials import AwsCredentials, Credentials, EntraCredentials
 from stayfast.settings.providers import ADDRESS_FIELDS, ADDRESS_PART, Protocol, ProviderRow, all_providers
 from stayfast.stores.remote_store import SharedConfig
 from stayfast.wire.quirks import Quirk
@@ -165,6 +165,8 @@ class HttpUpstream:
         if isinstance(credentials, AwsCredentials) is not (self.kind == "bedrock"):
             raise ValueError("credentials must be of kind aws for kind bedrock" if self.kind == "bedrock" else
                              "credentials of kind aws are for kind bedrock only")
+        if isinstance(credentials, EntraCredentials) and self.kind == "gemini":
+            raise ValueError("credentials must not be of kind entra for kind gemini, whose issuer is Google")
         if self.kind == "bedrock" and not self.aws_region:
             raise ValueError("region is missing: a signature names it")
         object.__setattr__(self, "key", None)
