@@ -16,7 +16,7 @@ from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 
 
 def http_config(upstream_settings: HttpUpstream) -> HttpConfig:
-    """How to reach an upstream."""
+    """How an upstream is reached: its address, connections and certificates."""
     return HttpConfig(upstream_settings.base_url, max_connections=upstream_settings.max_connections or 0,
                       http=upstream_settings.http, keepalive_s=upstream_settings.keepalive_s,
                       ca_file=upstream_settings.ca_file, verify=upstream_settings.verify)

@@ -82,7 +82,7 @@ class FrameSplitter:
         self._n_expected = n_expected
 
     def take_rest(self) -> bytes:
-        """Drop the buffered bytes: a part of a frame says nothing. Always b""."""
+        """Drop the buffered bytes: a part of a frame has no meaning. Always b""."""
         self._pending.clear()
         return b""
 

@@ -37,7 +37,7 @@ from stayfast.core.types import Api
 
 
 class Quirk(StrEnum):
-    """One difference; the table above says what each does."""
+    """One difference, by its row in the table above."""
 
     MAX_TOKENS = "max_tokens"
     MAX_COMPLETION_TOKENS = "max_completion_tokens"
@@ -176,6 +176,7 @@ _CHANGES: Final[tuple[tuple[Quirk, bytes, Change], ...]] = (
     (Quirk.VERTEX_ANTHROPIC, b"{", _address_by_path),
 )
 _OF_MESSAGES: Final = frozenset({Quirk.VERTEX_ANTHROPIC})
+_OPENAI_APIS: Final = (Api.CHAT, Api.COMPLETIONS)
 
 
 class BodyQuirks:
@@ -194,7 +195,7 @@ class BodyQuirks:
     def apply(self, body: bytes, spoken: Api) -> bytes:
         """The body for the upstream, in the dialect that it speaks. The body is valid JSON, of known types."""
         changes = self._of_messages if spoken is Api.MESSAGES else self._of_chat if spoken in _OPENAI_APIS else []
-        due = [change for needle, change in changes if body.find(needle) >= 0]
+        due = [change for needle, change in changes if needle in body]
         if not due:
             return body
         fields = _OBJECT.decode(body)
@@ -202,5 +203,3 @@ class BodyQuirks:
             change(fields)
         return _ENCODER.encode(fields)
 
-
-_OPENAI_APIS: Final = (Api.CHAT, Api.COMPLETIONS)

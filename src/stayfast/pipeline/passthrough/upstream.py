@@ -1,9 +1,10 @@
 """One upstream of the pass-through: its place in the upstream's limits, and a breaker of its own.
 
-Problem: an endpoint for images that fails is no reason to send no more chat requests, and a first token says nothing about
-how long an image takes. Rule: passed requests count in the upstream's concurrency limit and in its rate, but teach neither
-baselines nor adaptive limits; and they have a breaker of their own, with the upstream's settings. There is no other upstream
-to try, so a request is refused only while the upstream is down (the last calls all failed) and no probe is due.
+Problem: an endpoint for images that fails is no reason to send no more chat requests, and the time to a first token is no
+measure of how long an image takes. Rule: passed requests count in the upstream's concurrency limit and in its rate, but
+neither baselines nor adaptive limits learn from them; and they have a breaker of their own, with the upstream's settings.
+There is no other upstream to try, so a request is refused only while the upstream is down (the last calls all failed) and
+no probe is due.
 """
 
 from random import Random
@@ -55,7 +56,7 @@ class PassedUpstream:
             self.breaker.record_success(mark, now)
 
     def discard_call(self, mark: int) -> None:
-        """The call has ended without telling anything about the upstream."""
+        """The call has ended for a reason that is not the upstream's."""
         self.breaker.discard_call(mark)
 
     def record_break(self) -> None:
@@ -79,7 +80,7 @@ class PassedUpstream:
         return limiter
 
     def leave_place(self, limiter: ConcurrencyLimiter) -> None:
-        limiter.release(0.0, has_answered=False)  # its duration says nothing about that of LLM requests
+        limiter.release(0.0, has_answered=False)  # its duration is no measure of LLM requests
 
     def close(self) -> None:
         self.endpoint.close()

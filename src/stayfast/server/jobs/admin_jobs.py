@@ -8,10 +8,11 @@ from stayfast.core.errors import Rejected
 from stayfast.core.jobs import Job, JobFilter, JobState, Report
 from stayfast.jobs.service import WORK, JobService, store_error, unknown_job
 from stayfast.server.jobs.endpoint import Endpoint, EndpointReply, EndpointRequest
+from stayfast.server.jobs.query import check_parameters, parse_whole
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.reports import ReportStore
 
-MAX_LISTED_JOBS = 1000
+DEFAULT_LISTED_JOBS, MAX_LISTED_JOBS = 50, 1000
 _STATES = {state.value: state for state in JobState}
 
 
@@ -113,19 +114,15 @@ class AdminJobs:
 def parse_filter(request: EndpointRequest) -> JobFilter:
     """The filter of a query. Raises Rejected for an unknown parameter or value."""
     query = request.query
-    for name in query:
-        if name not in ("state", "tenant", "batch", "after", "limit"):
-            raise Rejected(f"Unknown parameter {name[:64]}. Supported: state, tenant, batch, after, limit.", param=name[:64])
+    check_parameters(query, ("state", "tenant", "batch", "after", "limit"))
     words = [word for word in query.get("state", "").split(",") if word]
     for word in words:
         if word not in _STATES:
             raise Rejected(f"state must be one of {', '.join(_STATES)}.", param="state")
-    limit = query.get("limit", "50")
-    if not (limit.isascii() and limit.isdigit() and len(limit) <= 4 and 1 <= int(limit) <= MAX_LISTED_JOBS):
-        raise Rejected(f"limit must be a whole number from 1 to {MAX_LISTED_JOBS}.", param="limit")
+    limit = parse_whole(query, "limit", DEFAULT_LISTED_JOBS, MAX_LISTED_JOBS)
     return JobFilter(tenant=query.get("tenant"), is_for_tenant="tenant" in query,
                      states=tuple(_STATES[word] for word in words), batch_id=query.get("batch"),
-                     after_id=query.get("after"), limit=int(limit))
+                     after_id=query.get("after"), limit=limit)
 
 
 def describe_report(report: Report) -> dict[str, Any]:

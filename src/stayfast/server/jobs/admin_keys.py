@@ -10,6 +10,7 @@ from stayfast.core.keys import StoredKey
 from stayfast.keys.service import DEFAULT_GRACE_S, MAX_LISTED, KeyChange, KeyService, NewKey
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.jobs.endpoint import Endpoint, EndpointReply, EndpointRequest
+from stayfast.server.jobs.query import check_parameters, parse_whole
 from stayfast.wire.request_body import decode_typed
 
 MAX_BODY_BYTES = 64 * 1024
@@ -128,21 +129,12 @@ def _actor_of(request: EndpointRequest) -> str:
 
 
 def read_query(request: EndpointRequest, known: tuple[str, ...]) -> dict[str, str]:
-    """The parameters of a query. Raises Rejected for an unknown one."""
+    """The parameters of a query. Raises Rejected for an unknown one, and for an empty or long value."""
+    check_parameters(request.query, known)
     for name, value in request.query.items():
-        if name not in known:
-            raise Rejected(f"Unknown parameter {name[:64]}. Supported: {', '.join(known)}.", param=name[:64])
         if not 0 < len(value) <= MAX_VALUE_CHARS:
             raise Rejected(f"{name} must be 1 to {MAX_VALUE_CHARS} characters.", param=name)
     return dict(request.query)
-
-
-def parse_whole(query: dict[str, str], name: str, default: int, maximum: int) -> int:
-    """A whole number from 1. Raises Rejected."""
-    text = query.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= maximum):
-        raise Rejected(f"{name} must be a whole number from 1 to {maximum}.", param=name)
-    return int(text)
 
 
 def _reply(value: dict[str, Any]) -> EndpointReply:

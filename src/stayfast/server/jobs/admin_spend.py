@@ -10,8 +10,9 @@ from stayfast.core.errors import Rejected
 from stayfast.core.keys import DAY_S, NANO, SpendRow
 from stayfast.keys.service import keys_store_error
 from stayfast.keys.spend import FLUSH_S
-from stayfast.server.jobs.admin_keys import parse_whole, read_query
+from stayfast.server.jobs.admin_keys import read_query
 from stayfast.server.jobs.endpoint import Endpoint, EndpointReply, EndpointRequest
+from stayfast.server.jobs.query import parse_whole
 from stayfast.stores.base import StoreUnavailable
 from stayfast.stores.jobs.keys import KEEP_SPEND_DAYS, KeyStore
 

@@ -18,6 +18,7 @@ from stayfast.server.jobs.new_jobs import (
     parse_job_urgency,
     read_idempotency_key,
 )
+from stayfast.server.jobs.query import check_parameters, parse_whole
 from stayfast.server.jobs.responses import continue_stored
 from stayfast.stores.base import StoreUnavailable
 from stayfast.wire.jobs.job_objects import (
@@ -30,6 +31,7 @@ from stayfast.wire.jobs.job_objects import (
     render_job_list,
 )
 
+DEFAULT_PAGE = 20
 MAX_PAGE = 100
 MIN_RETRY_S = 1
 _STATES = {state.value: state for state in JobState}
@@ -197,16 +199,12 @@ def find_start(submission: JobSubmission, now_wall: float) -> float:
 def read_filter(request: EndpointRequest) -> JobFilter:
     """The filter of a query, for one job more than the page has. Raises Rejected."""
     query = request.query
-    for name in query:
-        if name not in ("state", "batch", "after", "limit"):
-            raise Rejected(f"Unknown parameter {name[:64]}. Supported: state, batch, after, limit.", param=name[:64])
+    check_parameters(query, ("state", "batch", "after", "limit"))
     words = [word for word in query.get("state", "").split(",") if word]
     for word in words:
         if word not in _STATES:
             raise Rejected(f"state must be some of {', '.join(_STATES)}, separated by commas.", param="state")
-    limit = query.get("limit", "20")
-    if not (limit.isascii() and limit.isdigit() and len(limit) <= 3 and 1 <= int(limit) <= MAX_PAGE):
-        raise Rejected(f"limit must be a whole number from 1 to {MAX_PAGE}.", param="limit")
+    limit = parse_whole(query, "limit", DEFAULT_PAGE, MAX_PAGE)
     batch_id = query.get("batch")
     return JobFilter(request.tenant, states=tuple(_STATES[word] for word in words), batch_id=batch_id,
-                     doors=() if batch_id is not None else _SINGLE_DOORS, after_id=query.get("after"), limit=int(limit) + 1)
+                     doors=() if batch_id is not None else _SINGLE_DOORS, after_id=query.get("after"), limit=limit + 1)

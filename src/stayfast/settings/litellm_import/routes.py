@@ -133,7 +133,7 @@ class ImportedRoute:
         return max((value for value in values if value is not None), default=None)
 
     def write(self, section: OutSection) -> None:
-        """Write what the entries of the route say."""
+        """Write what the entries of the route set."""
         members = self.members
         section.is_short = all(found.is_expanded for found in self.deployments)
         section.note("from " + ", ".join(dict.fromkeys(found.entry.place for found in self.deployments)))

@@ -50,7 +50,7 @@ def switch_of(node: SourceNode | None) -> bool | None:
 
 
 def read_switch(node: SourceNode | None) -> bool | None:
-    """The same. Anything else is marked as not taken; None: that, or no node."""
+    """True or False; None for no node, and for anything else, which is marked as not taken."""
     value = switch_of(node)
     if node is not None and value is None and not node.is_null:
         node.refuse("no true or false that is written out")

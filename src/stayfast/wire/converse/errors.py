@@ -18,7 +18,7 @@ from stayfast.wire.dialect import Json, parse_object, text_or_empty
 from stayfast.wire.errors import ErrorDetails, encode_error_body, make_failure, parse_retry_after_s
 
 _TYPE_HEADER: Final = "x-amzn-errortype"
-_NAMES: Final = {  # of exceptions: the status that tells whose fault it is
+_NAMES: Final = {  # of exceptions: the status, by which the fault is the client's, the operator's or the upstream's
     "ValidationException": 400, "AccessDeniedException": 403, "ResourceNotFoundException": 404, "ThrottlingException": 429,
     "ServiceQuotaExceededException": 429, "ModelTimeoutException": 408, "ModelErrorException": 502,
     "ModelStreamErrorException": 502, "ModelNotReadyException": 503, "InternalServerException": 500,
@@ -27,13 +27,13 @@ _NAMES: Final = {  # of exceptions: the status that tells whose fault it is
 }
 _OTHER: Final = 500  # of an exception with an unknown name inside a stream
 _FAILED_DEPENDENCY: Final = 424
-_NO_MODEL: Final = "model_not_found"  # the code by which `make_failure` knows a missing model
+_NO_MODEL: Final = "model_not_found"  # `make_failure` takes this code for a missing model
 
 
 def converse_failure(upstream: str, client: Api, status: int, headers: Mapping[str, str], body: bytes, *,
                      now_wall: float | None = None) -> UpstreamFailed:
     """The failure for an HTTP response of status 400 or more. `headers` have lower-case names. `client`: whose dialect the
-    kept message gets. `now_wall`: seconds since the epoch; without it a date as retry-after is ignored.
+    message gets. `now_wall`: seconds since the epoch; without it a date as retry-after is ignored.
     """
     parsed = parse_object(body)
     name = _short_name(headers.get(_TYPE_HEADER) or text_or_empty(parsed.get("__type")))
@@ -61,7 +61,7 @@ def _make_failure(upstream: str, fault: Fault, status: int, name: str, parsed: J
     details = ErrorDetails(message=message, code=known, codes=codes)
     body = encode_error_body(ErrorDetails(message=message, code=known), "anthropic" if client.is_anthropic else "openai")
     failed = make_failure(upstream, fault, status, details, body, retry_after_s=retry_after_s)
-    failed.detail = known or ""  # tells a wrong signature from an expired token and a missing permission
+    failed.detail = known or ""  # a wrong signature, an expired token and a missing permission differ in it
     return failed
 
 

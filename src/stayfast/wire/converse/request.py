@@ -97,7 +97,7 @@ def encode_body(request: normal.Conversation, model: str, *, stream: bool) -> Js
 
 
 def _cache_points(ttl: str | None, model: str, *, is_tool: bool = False) -> list[Json]:
-    """The block that marks the end of a prefix. Only Claude caches tools, and knows the long lifetime."""
+    """The block that marks the end of a prefix. Only Claude caches tools, and has the long lifetime."""
     if ttl is None or not (_CLAUDE in model or (_NOVA in model and not is_tool)):
         return []
     return [{"cachePoint": {"type": "default", **({"ttl": ttl} if ttl == _LONG and _CLAUDE in model else {})}}]

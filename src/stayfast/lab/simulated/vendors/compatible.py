@@ -10,7 +10,7 @@
     openrouter   nothing; comments before the answer, and [error] in the prompt is an error inside the stream
     plain        nothing; streams without [DONE], whose last event has no blank line
 
-The answer of each is "Hello there." of three tokens, or fewer with a limit that it knows. Source of the errors' texts: the
+The answer of each is "Hello there." of three tokens, or fewer with a limit that it reads. Source of the errors' texts: the
 vendors' documentation, or errors that users reported (docs/providers.md).
 """
 
@@ -47,7 +47,7 @@ class VendorRefusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CompatibleVendor:
-    """What one provider knows and refuses, and how it answers. fields: that it knows; None: unknown ones are ignored."""
+    """What one provider accepts and refuses, and how it answers. fields: that it accepts; None: others are ignored."""
 
     name: str
     fields: frozenset[str] | None = None
