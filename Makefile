@@ -96,3 +96,7 @@ lock: $(STAMP) ## Pin every dependency anew, with hashes (ARGS="--upgrade")
 clean: ## Remove what these commands made, .venv too
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache tests/clients/node/node_modules tests/axe/node_modules tests/helm/node_modules
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: site
+site: $(STAMP) ## Build the docs as a searchable site in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

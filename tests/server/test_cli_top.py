@@ -9,7 +9,9 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ import pytest
 from stayfast.cli import main
 from tests.server.asking import SETTINGS, ask
 from tests.services.running import gateway
+from tests.unit.http.client.tls_peers import Trust
 
 pytestmark = pytest.mark.sockets
 PATIENCE_S = 30.0
@@ -36,8 +39,20 @@ def test_top_once_prints_a_table_and_json_a_frame(tmp_path: Path, capsys: pytest
 
 
 def test_top_nothing_listens_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["top", "http://127.0.0.1:1", "--once"]) == 2
-    assert "nothing listens there" in capsys.readouterr().err
+    for address in (["http://127.0.0.1:1"], ["--url", "http://127.0.0.1:1"]):
+        assert main(["top", *address, "--once"]) == 2
+        assert "cannot reach http://127.0.0.1:1: nothing listens there" in capsys.readouterr().err
+
+
+def test_top_untrusted_certificate_names_what_to_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        server.socket = Trust(tmp_path).server("http/1.1").wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        assert main(["top", f"https://127.0.0.1:{server.server_address[1]}", "--once"]) == 2
+        server.shutdown()
+        thread.join()
+    assert "set SSL_CERT_FILE" in capsys.readouterr().err
 
 
 def test_top_needs_an_admin_key_where_there_are_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

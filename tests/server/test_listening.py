@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shutil
 import signal
 import socket
 import ssl
@@ -18,6 +17,12 @@ from pathlib import Path
 import pytest
 import trustme
 import uvloop
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from stayfast.cli.listening import start_watchdog
 from stayfast.http.server.listener import bind_unix
@@ -26,33 +31,16 @@ from stayfast.server.config import ServerConfig, TlsConfig
 from stayfast.server.lifecycle import GatewayServer
 from stayfast.settings import SettingsError, SettingsText, load_settings
 from stayfast.testing import RecordingSink
+from stayfast.workers.supervisor import EXIT_PORT_IN_USE
 from tests.ports import free_port
+from tests.server.authority import Authority
 from tests.server.fakes import CHAT, Client, FakeBackend, get, host, post
 
+COULD_NOT_CONNECT = 7  # curl's exit status
 SETTINGS = """\
 upstreams: {sim: {kind: simulated, script: steady}}
 routes: {m: [sim]}
 """
-
-
-class Authority:
-    """A certificate authority and the files it writes into a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.ca, self.folder = trustme.CA(), folder
-        self.ca_file = str(folder / "ca.pem")
-        self.ca.cert_pem.write_to_path(self.ca_file)
-        self.write_certificate()
-
-    def write_certificate(self) -> TlsConfig:
-        issued = self.ca.issue_cert("127.0.0.1")
-        chain, key = self.folder / "chain.pem", self.folder / "key.pem"
-        chain.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
-        issued.private_key_pem.write_to_path(str(key))
-        return TlsConfig(str(chain), str(key))
-
-    def client(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=self.ca_file)
 
 
 async def connect(server: GatewayServer, tls: ssl.SSLContext) -> Client:
@@ -128,11 +116,16 @@ def test_tls_listener_plain_client_is_disconnected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("change", "problem"), [
     ("cert_file: nowhere.pem", "server.tls.cert_file: no such file"),
     ("cert_file: ca.pem, key_file: other.pem", "server.tls: the certificate and key cannot be used"),
+    ("cert_file: ca.pem", "cannot be used: no certificate, or no key, in PEM: name the key's file as key_file"),
+    ("cert_file: chain.pem, key_file: locked.pem", "cannot be used: the key is encrypted"),
 ])
 def test_settings_unusable_certificate_is_an_error(change: str, problem: str, tmp_path: Path,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Authority(tmp_path)
+    key = load_pem_private_key((tmp_path / "key.pem").read_bytes(), None)
+    locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x"))
+    (tmp_path / "locked.pem").write_bytes(locked)
     (tmp_path / "other.pem").write_bytes(trustme.CA().issue_cert("a").private_key_pem.bytes())
     text = f"{SETTINGS.replace('simulated, script: steady', 'embedded')}server: {{tls: {{{change}}}}}\n"
     with pytest.raises(SettingsError, match=problem):
@@ -205,11 +198,15 @@ def test_serve_tls_is_served_by_workers(tmp_path: Path) -> None:
                                      "workers: 2\n")
     command = [sys.executable, "-m", "stayfast", "serve", "--config", "s.yaml", "--port", str(port)]
     with process(tmp_path, command):
-        url = f"https://127.0.0.1:{port}/v1/models"
-        ended = subprocess.run([str(shutil.which("curl")), "-s", "--cacert", "ca.pem", "--retry", "50", "--retry-delay", "0",
-                                "--retry-connrefused", "--retry-max-time", "20", url], cwd=tmp_path, capture_output=True,
-                               timeout=40, check=False)
-        assert json.loads(ended.stdout)["data"][0]["id"] == "m", ended.stderr
+        ends_at = time.monotonic() + 40
+        while True:
+            ended = subprocess.run(["curl", "-s", "--cacert", "ca.pem", f"https://127.0.0.1:{port}/v1/models"], cwd=tmp_path,
+                                   capture_output=True, timeout=40, check=False)
+            if ended.returncode != COULD_NOT_CONNECT:
+                break
+            assert time.monotonic() < ends_at, "no worker listens"
+            time.sleep(0.05)
+        assert json.loads(ended.stdout)["data"][0]["id"] == "m", ended
     assert f"https://127.0.0.1:{port}/v1" in (tmp_path / "out.log").read_text()
 
 
@@ -228,6 +225,35 @@ def test_serve_activated_socket_refuses_no_client_over_a_restart(n_workers: int,
                     assert early.recv(64).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.parametrize(("n_sockets", "kind", "problem"), [
+    ("1", socket.SOCK_DGRAM, "is no stream socket"), ("2", socket.SOCK_STREAM, "socket 4 of systemd is not open"),
+    ("two", socket.SOCK_STREAM, "LISTEN_FDS is no number")])
+def test_serve_unusable_socket_of_systemd_is_a_message(n_sockets: str, kind: socket.SocketKind, problem: str, tmp_path: Path
+                                                       ) -> None:
+    (tmp_path / "s.yaml").write_text(SETTINGS)
+    start = ("import os, sys; os.dup2(int(sys.argv[1]), 3); os.closerange(4, 64); "
+             "os.environ['LISTEN_PID'] = str(os.getpid()); "
+             "os.execv(sys.executable, [sys.executable, '-m', 'stayfast', 'serve', '--config', 's.yaml'])")
+    with socket.socket(type=kind) as given:
+        given.bind(("127.0.0.1", 0))
+        done = subprocess.run([sys.executable, "-c", start, str(given.fileno())], cwd=tmp_path,
+                              env=os.environ | {"LISTEN_FDS": n_sockets}, pass_fds=[given.fileno()],
+                              capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == EXIT_PORT_IN_USE
+    assert problem in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("place", ["nowhere/g.sock", "s.yaml/g.sock"])
+def test_serve_unix_socket_without_a_folder_is_a_message(place: str, tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(f"{SETTINGS}server: {{unix_socket: {tmp_path / place}}}\n")
+    done = subprocess.run([sys.executable, "-m", "stayfast", "serve", "--config", "s.yaml"], cwd=tmp_path,
+                          capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == EXIT_PORT_IN_USE
+    assert f"cannot listen on {tmp_path / place}: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_watchdog_reports_while_the_loop_runs(tmp_path: Path) -> None:
     """Twice in each interval; for another process it does nothing."""
     path = str(tmp_path / "notify")
@@ -235,15 +261,16 @@ def test_watchdog_reports_while_the_loop_runs(tmp_path: Path) -> None:
         receiver.bind(path)
         receiver.setblocking(False)
 
-        async def main(variables: dict[str, str]) -> int:
+        async def count_beats(variables: dict[str, str], most: int, for_s: float) -> int:
             start_watchdog({"NOTIFY_SOCKET": path, **variables})
-            await asyncio.sleep(0.5)
-            n_beats = 0
-            with suppress(BlockingIOError):
-                while receiver.recv(64) == b"WATCHDOG=1":
-                    n_beats += 1
+            loop, n_beats = asyncio.get_running_loop(), 0
+            ends_at = loop.time() + for_s
+            while n_beats < most and loop.time() < ends_at:
+                with suppress(BlockingIOError):
+                    n_beats += receiver.recv(64) == b"WATCHDOG=1"
+                await asyncio.sleep(0.01)
             return n_beats
 
-        assert 3 <= uvloop.run(main({"WATCHDOG_USEC": "200000"})) <= 7
-        assert uvloop.run(main({})) == 0
-        assert uvloop.run(main({"WATCHDOG_USEC": "200000", "WATCHDOG_PID": "1"})) == 0
+        assert uvloop.run(count_beats({"WATCHDOG_USEC": "200000"}, 3, 20.0)) == 3
+        assert uvloop.run(count_beats({}, 1, 0.3)) == 0
+        assert uvloop.run(count_beats({"WATCHDOG_USEC": "200000", "WATCHDOG_PID": "1"}, 1, 0.3)) == 0

@@ -19,14 +19,19 @@ pytestmark = pytest.mark.sockets
 CHUNK = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "right",
          "choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": None}]}
 
+EMBEDDING = {"object": "list", "model": "embedder", "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}],
+             "usage": {"prompt_tokens": 1, "total_tokens": 1}}
+
 
 class _Handler(BaseHTTPRequestHandler):
-    """Knows one key and one model."""
+    """Knows one key, one model for chat, and one that has embeddings only."""
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if self.headers["authorization"] != "Bearer right-key":
             self._answer(401, json.dumps({"error": {"message": "no", "type": "x", "code": "invalid_api_key"}}).encode())
+        elif request["model"] == "embedder" and self.path.endswith("/embeddings"):
+            self._answer(200, json.dumps(EMBEDDING).encode())
         elif request["model"] != "right":
             self._answer(404, json.dumps({"error": {"message": "no", "type": "x", "code": "model_not_found"}}).encode())
         else:
@@ -83,6 +88,13 @@ def test_live_check_wrong_key_is_named(tmp_path: Path, capsys: pytest.CaptureFix
     assert "FAILS right: " in text
     assert "refuses the key" in text
     assert "wrong-key" not in text
+
+
+def test_live_check_model_without_chat_gives_an_embedding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with provider() as port:
+        status, text = check(tmp_path, capsys, f'base_url: "http://127.0.0.1:{port}/v1", key: right-key', "embedder")
+    assert "ok    embedder: embedding after" in text
+    assert status == 0
 
 
 def test_live_check_unknown_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,8 +100,9 @@ def test_doctor_without_usable_data_has_status_2(tmp_path: Path, capsys: pytest.
 
 
 def test_doctor_of_an_unreachable_gateway_has_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "http://127.0.0.1:9"]) == 2
-    assert "nothing listens there" in capsys.readouterr().err
+    for address in (["http://127.0.0.1:9"], ["--url", "http://127.0.0.1:9"]):
+        assert main(["doctor", *address]) == 2
+        assert "cannot reach http://127.0.0.1:9: nothing listens there" in capsys.readouterr().err
     assert main(["doctor", "missing.json"]) == 2
     assert "cannot read missing.json" in capsys.readouterr().err
 

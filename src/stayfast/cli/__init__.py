@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from stayfast import __version__
 
+GATEWAY_URL = "http://127.0.0.1:8090"
 EXIT_STATUSES = """\
 exit status:
   0    success; for `serve`: every running answer was finished
@@ -194,7 +195,7 @@ def _add_monitoring(commands: "argparse._SubParsersAction[Command]") -> None:
     dashboard.add_argument("--out", metavar="FILE", help="where (default: standard output)")
 
     top = commands.add_parser("top", help="show routes and upstreams of a running gateway, once a second")
-    top.add_argument("url", nargs="?", default="http://127.0.0.1:8090", help="the gateway (default: %(default)s)")
+    _add_address(top, "url", "URL", "the gateway")
     top.add_argument("--once", action="store_true", help="print one table and exit")
     top.add_argument("--json", action="store_true", help="print one frame as JSON and exit")
     top.add_argument("--key-env", metavar="NAME", help="the variable of the environment that holds a key")
@@ -224,12 +225,19 @@ def _add_monitoring(commands: "argparse._SubParsersAction[Command]") -> None:
 
 def _add_doctor(commands: "argparse._SubParsersAction[Command]") -> None:
     doctor = commands.add_parser("doctor", help="find what is wrong with a gateway, and what to change")
-    doctor.add_argument("target", nargs="?", default="http://127.0.0.1:8090", metavar="URL|FILE",
-                        help="the gateway, a file of its /admin/snapshot, or - (default: %(default)s)")
+    _add_address(doctor, "target", "URL|FILE", "the gateway, a file of its /admin/snapshot, or -")
     doctor.add_argument("--since", metavar="TIME", help="also what began or ended since then, such as 02:10 or 30m")
     doctor.add_argument("--all", action="store_true", help="also show findings that another one explains")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.add_argument("--key-env", metavar="NAME", help="the variable of the environment that holds a key")
+
+
+def _add_address(command: argparse.ArgumentParser, name: str, metavar: str, what: str) -> None:
+    """Add the gateway's address as an argument, and as `--url`, which other commands have."""
+    command.set_defaults(**{name: GATEWAY_URL})  # a default of the argument would replace the value of the option
+    command.add_argument(name, nargs="?", default=argparse.SUPPRESS, metavar=metavar,
+                         help=f"{what} (default: {GATEWAY_URL})")
+    command.add_argument("--url", dest=name, default=argparse.SUPPRESS, help="the same, as of other commands")
 
 
 def _add_warm(commands: "argparse._SubParsersAction[Command]") -> None:
@@ -245,7 +253,7 @@ def _add_warm(commands: "argparse._SubParsersAction[Command]") -> None:
     warm.add_argument("--budget", metavar="TOKENS", type=int, help="stop a round after this many tokens")
     warm.add_argument("--per-second", metavar="N", type=float, default=2.0, help="request rate (default: %(default)s)")
     warm.add_argument("--at-once", metavar="N", type=int, default=4, help="concurrent requests (default: %(default)s)")
-    warm.add_argument("--url", default="http://127.0.0.1:8090", help="the gateway (default: %(default)s)")
+    warm.add_argument("--url", default=GATEWAY_URL, help="the gateway (default: %(default)s)")
     warm.add_argument("--key-env", metavar="NAME", help="the variable of the environment that holds a key")
 
 
@@ -262,7 +270,7 @@ def _add_spend(commands: "argparse._SubParsersAction[Command]") -> None:
 
 def add_gateway_options(command: argparse.ArgumentParser) -> None:
     """Add the options of commands that call a running gateway."""
-    command.add_argument("--url", default="http://127.0.0.1:8090", help="the gateway (default: %(default)s)")
+    command.add_argument("--url", default=GATEWAY_URL, help="the gateway (default: %(default)s)")
     command.add_argument("--key-env", metavar="NAME", help="the variable of the environment that holds a key")
     command.add_argument("--json", action="store_true", help="print what the gateway answered")
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import ssl
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -13,6 +14,8 @@ TIMEOUT_S = 5.0
 MAX_BODY_BYTES = 16 * 1024 * 1024
 SILENT_S = 20.0  # of an event stream; a gateway sends a comment more often
 NOTHING_LISTENS = "nothing listens there. Start `stayfast serve`, or give the gateway's address"
+TLS_REFUSED = ("its certificate is not trusted here ({}). For a certificate of your own, set SSL_CERT_FILE to the file of "
+               "its issuer, or to itself if it is self-signed")
 BAD_URL = "the address must be like http://127.0.0.1:8090"
 
 
@@ -39,7 +42,7 @@ def send(arguments: argparse.Namespace, method: str, path: str, content: bytes |
     except ConnectionRefusedError as error:
         raise GatewayUnreachable(f"cannot reach {arguments.url}: {NOTHING_LISTENS}") from error
     except (OSError, HTTPException, ValueError) as error:
-        raise GatewayUnreachable(f"cannot reach {arguments.url}: {error}") from error
+        raise GatewayUnreachable(f"cannot reach {arguments.url}: {_reason(error)}") from error
     if status != 200:
         raise AdminRequestFailed(status, error_message(status, body))
     return body
@@ -62,7 +65,11 @@ def follow_events(arguments: argparse.Namespace, path: str) -> Iterator[str]:
     except ConnectionRefusedError as error:
         raise GatewayUnreachable(f"cannot reach {arguments.url}: {NOTHING_LISTENS}") from error
     except (OSError, HTTPException, ValueError) as error:
-        raise GatewayUnreachable(f"cannot reach {arguments.url}: {error}") from error
+        raise GatewayUnreachable(f"cannot reach {arguments.url}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    return TLS_REFUSED.format(error.verify_message) if isinstance(error, ssl.SSLCertVerificationError) else str(error)
 
 
 def authorization_header(key_env: str | None) -> dict[str, str]:

@@ -57,7 +57,8 @@ def _write(found: ImportedFile, arguments: argparse.Namespace) -> bool:
         return False
     _print(lists)
     if found.n_routes:
-        print_message(f"wrote {path}; next:\n  stayfast check {path} && stayfast serve --config {path}")
+        first = " set the variables above, then" if format_variables(found.text) else ""
+        print_message(f"wrote {path}; next:{first}\n  stayfast check {path} && stayfast serve --config {path}")
     return True
 
 

@@ -18,29 +18,50 @@ from stayfast.settings import Settings
 _FIRST_DESCRIPTOR = 3  # SD_LISTEN_FDS_START
 
 
+class UnusableSocket(Exception):
+    """Why a socket of systemd, or `server.unix_socket`, cannot be listened on."""
+
+
 def activated_sockets(variables: Mapping[str, str]) -> list[socket.socket]:
-    """The sockets that systemd opened for this process; raises OSError for one that cannot be listened on."""
+    """The sockets that systemd opened for this process; raises UnusableSocket for one that cannot be listened on."""
     if variables.get("LISTEN_PID") != str(os.getpid()):
         return []
-    n_sockets = int(variables.get("LISTEN_FDS", "0"))
-    return [_open_socket(number) for number in range(_FIRST_DESCRIPTOR, _FIRST_DESCRIPTOR + n_sockets)]
+    n_sockets = variables.get("LISTEN_FDS", "0")
+    if not (n_sockets.isascii() and n_sockets.isdigit()):
+        raise UnusableSocket("LISTEN_FDS is no number of sockets: systemd sets it")
+    return [_open_socket(number) for number in range(_FIRST_DESCRIPTOR, _FIRST_DESCRIPTOR + int(n_sockets))]
 
 
 def _open_socket(descriptor: int) -> socket.socket:
-    os.set_inheritable(descriptor, False)
-    sock = socket.socket(fileno=descriptor)
+    try:
+        os.set_inheritable(descriptor, False)
+        sock = socket.socket(fileno=descriptor)
+    except OSError as error:
+        raise UnusableSocket(f"socket {descriptor} of systemd is not open: LISTEN_FDS is the number of sockets from "
+                             f"{_FIRST_DESCRIPTOR} on") from error
     if sock.type != socket.SOCK_STREAM:
-        raise OSError(f"systemd's socket {descriptor} is no stream socket: use ListenStream= in the .socket unit")
+        sock.close()
+        raise UnusableSocket(f"socket {descriptor} of systemd is no stream socket: use ListenStream= in the .socket unit")
     return sock
+
+
+def _bind_file(path: str, mode: int) -> socket.socket:
+    try:
+        return bind_unix(path, mode)
+    except OSError as error:
+        raise UnusableSocket(f"cannot listen on {path}: {error.strerror or error}; server.unix_socket needs a folder that "
+                             "the gateway may write to") from error
 
 
 @contextlib.contextmanager
 def listening_sockets(settings: Settings, variables: Mapping[str, str]) -> Iterator[list[socket.socket]]:
-    """The bound sockets of systemd and of `server.unix_socket`, whose file is removed at the end. Raises OSError."""
+    """The bound sockets of systemd and of `server.unix_socket`, whose file is removed at the end. Raises
+    UnusableSocket.
+    """
     server = settings.server
     sockets = activated_sockets(variables)
     if server.unix_socket:
-        sockets.append(bind_unix(server.unix_socket, int(server.unix_socket_mode, 8)))
+        sockets.append(_bind_file(server.unix_socket, int(server.unix_socket_mode, 8)))
     try:
         yield sockets
     finally:

@@ -15,7 +15,7 @@ from secrets import token_hex
 
 from stayfast import __version__, compose
 from stayfast.cli import curl_example, print_message
-from stayfast.cli.listening import listening_sockets, notify_systemd, start_watchdog
+from stayfast.cli.listening import UnusableSocket, listening_sockets, notify_systemd, start_watchdog
 from stayfast.cli.terminal import style_of_output
 from stayfast.compose.caching import explain_missing_packages, prefix_rules
 from stayfast.compose.live_check import check_upstreams
@@ -89,9 +89,11 @@ def run(arguments: argparse.Namespace) -> int:
         if error.errno not in _CANNOT_LISTEN:
             raise
         server = settings.server
-        also = f" or {server.unix_socket}" if server.unix_socket else ""
-        print_message(f"stayfast serve: cannot listen on {server.host} port {server.port}{also}: {error.strerror}; choose "
-                      "another --port" + " or path" * bool(also))
+        print_message(f"stayfast serve: cannot listen on {server.host} port {server.port}: {error.strerror}; choose another "
+                      "--port")
+        return EXIT_PORT_IN_USE
+    except UnusableSocket as error:
+        print_message(f"stayfast serve: {error}")
         return EXIT_PORT_IN_USE
 
 

@@ -79,7 +79,8 @@ async def _fetch_credential(name: str, source: RenewedCredential[Any]) -> LiveSt
 
 def _describe_token(result: ProbeResult, model: str) -> str:
     if result.ttft_s is not None:
-        return f"first token after {format_seconds(result.ttft_s)}"
+        what = "embedding" if result.api is Api.EMBEDDINGS else "first token"
+        return f"{what} after {format_seconds(result.ttft_s)}"
     hint = ""
     if result.upstream_status in _CREDENTIALS:
         hint = " The upstream refuses the key: check the variable that `key` names, and the account."

@@ -185,8 +185,8 @@ def make_secret() -> tuple[str, bytes]:
 def keys_store_error(error: StoreUnavailable) -> Shed:
     """The error for a store that cannot be used now."""
     why = "is full" if isinstance(error, StoreFull) else "is unavailable"
-    return Shed(f"The store of keys {why}. Nothing was changed. Try again later.", reason="keys_unavailable",
-                code="keys_unavailable", retry_after_s=RETRY_S)
+    return Shed(f"The store of keys {why}. Nothing was changed. The gateway's log has the cause (keys_store).",
+                reason="keys_unavailable", code="keys_unavailable", retry_after_s=RETRY_S)
 
 
 def _read_scopes(scopes: list[str]) -> tuple[str, ...]:

@@ -111,7 +111,10 @@ def _check_tls(server: ServerConfig, add_problem: AddProblem) -> None:
         try:
             ServerCertificate(**names)
         except OSError as error:  # ssl.SSLError included
-            reason = getattr(error, "reason", None) or error.strerror or error
+            reason = getattr(error, "reason", None) or error.strerror or error.args[0]
+            if "PEM lib" in str(reason):  # OpenSSL's words for a file without what is wanted
+                where = "" if server.tls.key_file else ": name the key's file as key_file"
+                reason = f"no certificate, or no key, in PEM{where}"
             add_problem(("server", "tls"), f"the certificate and key cannot be used: {reason}")
 
 

@@ -67,6 +67,12 @@ def read_settings_file(path: str | None, variables: Mapping[str, str]) -> Settin
         raise SettingsError([Problem(SourceLocation(name), (), f"not UTF-8 at byte {error.start}")]) from None
 
 
+def _reject_foreign_file(source: SettingsText, tree: Tree) -> None:
+    """Raises SettingsError for another gateway's file. Its further problems would hide what to do."""
+    if (hint := foreign_file_hint(source.name, tree.entries)) is not None:
+        raise SettingsError([Problem(tree.location, (), hint)])
+
+
 def load_settings(source: SettingsText, variables: Mapping[str, str], overrides: Iterable[Override] = (), *,
          kinds: Sequence[type[AddedUpstream]] = (), model: str | None = None,
          check_engine: Callable[[EngineConfig], None] = check_runnable,
@@ -82,7 +88,8 @@ def load_settings(source: SettingsText, variables: Mapping[str, str], overrides:
     tree, problems = parse(source.text, source.name)
     is_empty = all(_is_missing(tree, name) for name in ("upstreams", "routes"))
     if is_empty and source.name != BUILT_IN and model is None:
-        problems.append(Problem(tree.location, (), foreign_file_hint(source.name, tree.entries) or NOTHING_TO_SERVE))
+        _reject_foreign_file(source, tree)
+        problems.append(Problem(tree.location, (), NOTHING_TO_SERVE))
     elif is_empty:
         is_embedding = model is not None or embedded_engine_problem(check_engine) is None
         embedded = EMBEDDED.format(route=json.dumps(FilePath(model).stem if model is not None else TINY_ALIAS))

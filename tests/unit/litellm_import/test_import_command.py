@@ -90,10 +90,18 @@ def test_import_refuses_a_loop_of_includes(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_check_of_a_litellm_file_names_the_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """First the command, then the hints for single keys."""
+    """The command alone: hints for single keys would hide it."""
     source = tmp_path / "config.yaml"
     source.write_text(SIMPLE)
     assert main(["check", str(source)]) == 1
-    lines = capsys.readouterr().err.splitlines()
-    assert f"`stayfast import litellm {source} -o stayfast.yaml`" in lines[0]
-    assert "model_list: unknown setting: " in lines[1]
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"`stayfast import litellm {source} -o stayfast.yaml`" in line
+
+
+@pytest.mark.parametrize(("model", "first"), [
+    ("openai/x", " set the variables above, then\n"), ("hosted_vllm/x, api_base: 'http://h/v1'", "\n")])
+def test_import_names_what_to_do_next(model: str, first: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, target = tmp_path / "config.yaml", tmp_path / "stayfast.yaml"
+    source.write_text(f"model_list: [{{model_name: m, litellm_params: {{model: {model}}}}}]\n")
+    assert main(["import", "litellm", str(source), "-o", str(target)]) == 0
+    assert f"wrote {target}; next:{first}  stayfast check {target}" in capsys.readouterr().err

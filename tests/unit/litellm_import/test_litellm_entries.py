@@ -238,3 +238,46 @@ def test_aliases_that_multiply_are_refused() -> None:
         f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 8)]
     with pytest.raises(SettingsError, match="more than 100000 values"):
         import_text("\n".join(lines))
+
+
+def test_entries_of_other_apis_become_paths_that_are_passed_through() -> None:
+    """The first entry of a path has it; their models are no routes."""
+    modes = "".join(f"- {{model_name: {name}, litellm_params: {{model: openai/{model}, api_key: os.environ/{key}}}, "
+                    f"model_info: {{mode: {mode}}}}}\n" for name, model, key, mode in (
+        ("dall-e-3", "dall-e-3", "A", "image_generation"), ("whisper", "whisper-1", "A", "audio_transcription"),
+        ("other", "whisper-1", "B", "audio_transcription"), ("night", "gpt-4o", "A", "batch")))
+    found = import_text(f"model_list:\n{modes}")
+    settings = load_written(found)
+    assert settings.passthrough.paths == {"/v1/images": "openai", "/v1/audio": "openai"}
+    assert list(settings.routes) == ["night"]
+    listed = verdicts(found)
+    assert listed["model_list[1].model_name"] is ImportVerdict.DIFFERENT
+    assert "whisper-1" in reasons(found, "model_list[1].model_name")
+    assert listed["model_list[2].model_name"] is ImportVerdict.NOT_TAKEN
+
+
+def test_names_that_settings_cannot_have_are_not_taken_and_texts_are_not_resolved() -> None:
+    """A name with a space is refused with its reason; `${NAME}` in a model is text there, as in LiteLLM."""
+    found = import_text(f"model_list:\n{entry('openai/x', 'GPT 4')}{entry('openai/we${HOME}', 'm')}")
+    settings = load_written(found)
+    assert list(settings.routes) == ["m"]
+    assert settings.model_for("m", "openai") == "we${HOME}"
+    assert "ASCII" in reasons(found, "model_list[0].model_name")
+    assert "${HOME}" not in found.text.replace("$${HOME}", "")
+
+
+def test_empty_sections_are_nothing() -> None:
+    """`router_settings:` without a value, and `general_settings: {}`, are in no list of what is not taken."""
+    found = import_text(f"model_list:\n{entry('openai/x')}router_settings:\ngeneral_settings: {{}}\nlitellm_settings: []\n")
+    assert verdicts(found)["router_settings"] is ImportVerdict.TAKEN
+    assert verdicts(found)["general_settings"] is ImportVerdict.TAKEN
+
+
+@pytest.mark.parametrize(("more", "becomes"), [
+    ("", "nothing; without enable_pre_call_checks no prompt is refused for its length"),
+    ("router_settings: {enable_pre_call_checks: true}\n", "`max_input_tokens` of the route; ")])
+def test_length_limit_is_listed_as_what_became_of_it(more: str, becomes: str) -> None:
+    text = "model_list:\n- {model_name: m, litellm_params: {model: openai/x}, model_info: {max_input_tokens: 8000}}\n"
+    found = import_text(text + more)
+    assert reasons(found, "model_list[0].model_info.max_input_tokens").startswith(becomes)
+    assert ("max_input_tokens: 8000" in found.text) == bool(more)

@@ -22,9 +22,10 @@ from stayfast.core.events import ConnectionsClosed, DescriptorsExhausted, Sink
 from stayfast.http.descriptors import client_share, descriptor_limit, descriptor_reserve, exhausted_error
 from stayfast.http.server.body_flow import BodyFlow
 from stayfast.http.server.lazy_timer import LazyTimer
-from stayfast.http.server.listener import ANY_ADDRESS, bind_dual_stack
+from stayfast.http.server.listener import bind_addresses
 from stayfast.http.server.parser import IDLE, HttpLimits, R, RequestParser
 from stayfast.http.server.response import CONTINUE
+from stayfast.http.server.tls_listener import TlsListener
 from stayfast.http.server.waiting_connections import WaitingConnections, limited_address
 
 
@@ -124,24 +125,24 @@ class HttpServer(Generic[R]):
         self.is_draining = False
         self.is_refusing = False
         self.is_empty = asyncio.Event()  # set when the last connection closes; clear it before awaiting it
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[asyncio.Server | TlsListener] = []
 
     async def listen(self, host: str, port: int, *, reuse_port: bool = False, tls: ssl.SSLContext | None = None) -> None:
         """Accept connections at an address. `::` accepts IPv4 as well. Raises OSError."""
-        if host == ANY_ADDRESS:
-            return await self.listen_on(bind_dual_stack(port, reuse_port=reuse_port), tls)
-        self._listeners.append(await asyncio.get_running_loop().create_server(
-            self.make_connection, host, port, backlog=BACKLOG, reuse_port=reuse_port or None, ssl=tls))
-        return None
+        for sock in await bind_addresses(host, port, reuse_port=reuse_port):
+            await self.listen_on(sock, tls)
 
     async def listen_on(self, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Accept connections on a bound socket, also of the file system (without TLS). Raises OSError."""
         loop = asyncio.get_running_loop()
         if sock.family == socket.AF_UNIX:
-            listener = await loop.create_unix_server(self.make_connection, sock=sock, backlog=BACKLOG)
+            self._listeners.append(await loop.create_unix_server(self.make_connection, sock=sock, backlog=BACKLOG))
+        elif tls is None:
+            self._listeners.append(await loop.create_server(self.make_connection, sock=sock, backlog=BACKLOG))
         else:
-            listener = await loop.create_server(self.make_connection, sock=sock, backlog=BACKLOG, ssl=tls)
-        self._listeners.append(listener)
+            self._listeners.append(TlsListener(
+                sock, tls, self.make_connection, limits=lambda: self.app.limits, n_connections=self.connections.__len__,
+                clock=self.clock, backlog=BACKLOG))
 
     def bound_addresses(self) -> list[tuple[str, int]]:
         """Hosts and ports, without sockets of the file system."""

@@ -1,5 +1,6 @@
 """Listening sockets: for IPv6 and IPv4 together, and in the file system."""
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -28,6 +29,32 @@ def bind_dual_stack(port: int, *, reuse_port: bool) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+async def bind_addresses(host: str, port: int, *, reuse_port: bool) -> list[socket.socket]:
+    """Bind every address of a host, `::` for IPv4 as well. Raises OSError if one of them cannot be bound."""
+    if host == ANY_ADDRESS:
+        return [bind_dual_stack(port, reuse_port=reuse_port)]
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    bound: list[socket.socket] = []
+    with contextlib.ExitStack() as at_failure:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            try:
+                sock = socket.socket(family, kind, protocol)
+            except OSError:
+                continue  # the system has no such family, as where IPv6 is off
+            at_failure.callback(sock.close)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if reuse_port:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(address)
+            bound.append(sock)
+        at_failure.pop_all()
+    if not bound:
+        raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+    return bound
 
 
 def bind_unix(path: str, mode: int) -> socket.socket:

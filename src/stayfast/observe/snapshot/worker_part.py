@@ -9,6 +9,7 @@ from stayfast.core.snapshot import FleetRow
 from stayfast.observe.snapshot.parts import Counts, SeriesKey, TrafficPart
 from stayfast.observe.snapshot.probes import ProbePart
 from stayfast.observe.snapshot.traffic import ClosedSlot, LiveSeries
+from stayfast.policy.resilience.breaker import OPENED_ELSEWHERE
 
 BREAKER_STATES = ("closed", "half_open", "open")  # ascending
 
@@ -30,14 +31,14 @@ class UpstreamGauges(msgspec.Struct, omit_defaults=True):
 
     def merge(self, other: "UpstreamGauges") -> None:
         """Add another worker's. Requests add up; a limit is of all workers, so the largest counts; of breakers and
-        suspensions the worst counts.
+        suspensions the worst counts, with the reason in the worker where it began.
         """
         self.is_proven = self.is_proven or other.is_proven
         self.in_flight += other.in_flight
         self.waiting += other.waiting
         if other.limit is not None and (self.limit is None or (other.limit, other.limit_why) > (self.limit, self.limit_why)):
             self.limit, self.limit_why = other.limit, other.limit_why
-        if (_badness(other.breaker), other.breaker_why) > (_badness(self.breaker), self.breaker_why):
+        if _breaker_rank(other) > _breaker_rank(self):
             self.breaker, self.breaker_why = other.breaker, other.breaker_why
         self.n_breaker_changes_1h = max(self.n_breaker_changes_1h, other.n_breaker_changes_1h)
         self.suspended_s, self.suspended_why = max((self.suspended_s, self.suspended_why),
@@ -95,5 +96,7 @@ def merge_upstreams(parts: Iterable[WorkerPart]) -> list[UpstreamGauges]:
     return list(whole.values())
 
 
-def _badness(breaker: str) -> int:
-    return BREAKER_STATES.index(breaker) if breaker in BREAKER_STATES else 0
+def _breaker_rank(gauges: UpstreamGauges) -> tuple[int, bool, str]:
+    """The worst state first, with the reason of the worker whose breaker changed first."""
+    badness = BREAKER_STATES.index(gauges.breaker) if gauges.breaker in BREAKER_STATES else 0
+    return badness, gauges.breaker_why != OPENED_ELSEWHERE, gauges.breaker_why

@@ -23,6 +23,7 @@ from stayfast.upstreams.state.upstream_state import UpstreamState
 from stayfast.wire.request_body import decode
 
 PROBE_ROUTE = "(probe)"
+NOT_FOR_CHAT = (400, 404)  # statuses for a model without chat, and for an unknown one
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +42,34 @@ class ProbeConfig:
 
 
 class ProbeResult(NamedTuple):
-    """code, message: why no token came; both empty if one did, after `ttft_s`."""
+    """code, message: why no token came; both empty if one did, after `ttft_s`. api: what answered."""
 
     code: str = ""
     message: str = ""
     ttft_s: float | None = None
     upstream_status: int | None = None
+    api: Api = Api.CHAT
 
 
 async def read_one_token(member: UpstreamState, model: str, config: ProbeConfig, clock: Clock, sink: Sink) -> ProbeResult:
-    """Ask an upstream for an answer, by its own name of the model, and stop at the first token."""
-    body = msgspec.json.encode({"model": model, "messages": [{"role": "user", "content": "Hi"}], "stream": True})
+    """Ask an upstream for an answer, by its own name of the model, and stop at the first token. A model that has no chat is
+    asked for an embedding; the result is the chat's if both fail.
+    """
+    chat = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    result = await _read_one((Api.CHAT, chat), member, config, clock, sink)
+    if result.upstream_status in NOT_FOR_CHAT and member.upstream.can_serve(Api.EMBEDDINGS):
+        other = await _read_one((Api.EMBEDDINGS, {"model": model, "input": "Hi"}), member, config, clock, sink)
+        return result if other.code else other
+    return result
+
+
+async def _read_one(request: tuple[Api, dict[str, object]], member: UpstreamState, config: ProbeConfig, clock: Clock,
+                    sink: Sink) -> ProbeResult:
+    api, fields = request
     began_at = clock.now()
     deadline = Deadline(began_at + config.timeout_s)
-    call = Call(decode(Api.CHAT, body), model, "req_probe", deadline, config.connect_s)
-    attempt = Attempt(member, call, PROBE_ROUTE, 1, is_incremental=True, clock=clock, sink=sink)
+    call = Call(decode(api, msgspec.json.encode(fields)), str(fields["model"]), "req_probe", deadline, config.connect_s)
+    attempt = Attempt(member, call, PROBE_ROUTE, 1, is_incremental=api is Api.CHAT, clock=clock, sink=sink)
     try:
         async with asyncio.timeout_at(deadline.at):
             attempt.stream = await member.upstream.open(call)
@@ -75,7 +89,7 @@ async def read_one_token(member: UpstreamState, model: str, config: ProbeConfig,
         attempt.abandon()
     if chunk is None:
         return ProbeResult("no_content", f"upstream {attempt.name} answered without a token")
-    return ProbeResult(ttft_s=clock.now() - began_at)
+    return ProbeResult(api=api, ttft_s=clock.now() - began_at)
 
 
 class Prober:

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
-from stayfast.core.findings import Evidence, Finding
+from stayfast.core.findings import Evidence, Finding, SettingsChange
 from stayfast.core.units import make_printable
 from stayfast.policy.findings.diagnose import shown
 
@@ -41,11 +41,16 @@ def write_finding(finding: Finding, width: int = 80, *, since: str = "") -> list
     lines += _wrap(f"because: {finding.because}", width, _INDENT, "  ")
     lines += _wrap("evidence: " + _evidence(finding.evidence), width, _INDENT, "  ")
     for change in finding.do:
-        lines += _wrap(f"do: {change.effect} ({change.confidence})", width, _INDENT, "  ")
+        lines += _wrap(f"do: {change.effect} ({_confidence(change)})", width, _INDENT, "  ")
         lines += [f"{_INDENT}  {line}" for line in change.patch.splitlines()]
     if finding.verify:
         lines += _wrap(f"verify: {finding.verify}", width, _INDENT, "  ")
     return [make_printable(line) for line in lines]
+
+
+def _confidence(change: SettingsChange) -> str:
+    """How sure the effect is: `unknown` alone would read as a cause."""
+    return "effect unknown" if change.confidence == "unknown" else change.confidence
 
 
 def _wrap(text: str, width: int, indent: str, further: str = "") -> list[str]:

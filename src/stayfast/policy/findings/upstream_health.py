@@ -62,12 +62,23 @@ def find_open_breaker(snapshot: Snapshot) -> Iterable[Finding]:
                 "on_overrun": {"fallback": {"upstreams": [others[0]]}}}}})
         yield Finding(
             "breaker.open", "act" if alone else "warn", FindingSite(upstream=row.name),
-            f"The breaker of {row.name} is open" + (f", and {', '.join(alone)} has no other upstream." if alone else "."),
+            f"The breaker of {row.name} is open{_what_remains(snapshot, alone)}.",
             f"{row.breaker_why or 'Its calls failed'}. Calls start again after a probe that succeeds.",
             (Evidence("seconds until the next probe", row.suspended_s, "s", None, BREAKERS),
              Evidence("failed calls", row.n_failed, "", NOW_S, "stayfast_attempts_total"),
              Evidence("calls", row.n_attempts, "", NOW_S, "stayfast_attempts_total")),
             (do,), f'{BREAKERS}{{upstream="{row.name}"}} is 0')
+
+
+def _what_remains(snapshot: Snapshot, alone: list[str]) -> str:
+    """What is left to the routes all of whose breakers are open."""
+    if not alone:
+        return ""
+    others = any(len(names(snapshot, "routes", route, "upstreams")) > 1 for route in alone)
+    routes = ", ".join(alone)
+    text = f", like those of all upstreams of {routes}" if others else f", and {routes} has no other upstream"
+    has_fallback = all(snapshot.setting("routes", route, "on_overrun", "fallback") is not None for route in alone)
+    return f"{text}; the fallback answers" if has_fallback else text
 
 
 def _routes(snapshot: Snapshot) -> list[str]:

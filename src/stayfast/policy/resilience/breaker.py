@@ -35,6 +35,7 @@ from stayfast.core.clock import Rng
 from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.policy.resilience.cross_process import ProbeLease
 
+OPENED_ELSEWHERE = "opened in another worker"
 JITTER = 0.2
 N_PROBES = 2
 RAMP_S = 10.0
@@ -241,7 +242,7 @@ class Breaker:
         """Make the same change as another process's breaker of this upstream."""
         if published > 0 and self.state is BreakerState.CLOSED and self._config.enabled:
             self._open_until = published
-            self._enter_state(BreakerState.OPEN, "opened in another worker")
+            self._enter_state(BreakerState.OPEN, OPENED_ELSEWHERE)
             self._is_local = False
         elif published < 0 and self.state is not BreakerState.CLOSED:
             self._closed_at = min(-published, now)

@@ -18,8 +18,13 @@ from stayfast.settings.litellm_import.scalars import (
 )
 from stayfast.settings.price_table import find_row
 
-OTHER_APIS = frozenset({"image_generation", "image_edit", "audio_transcription", "audio_speech", "moderation", "rerank",
-                        "realtime", "batch", "video_generation", "ocr", "search", "vector_store"})
+# APIs that are passed through: their modes, and the paths. None: no path of OpenAI's API.
+OTHER_APIS = {"image_generation": "/v1/images", "image_edit": "/v1/images", "audio_transcription": "/v1/audio",
+              "audio_speech": "/v1/audio", "moderation": "/v1/moderations", "rerank": "/v1/rerank",
+              "realtime": "/v1/realtime", "video_generation": "/v1/videos", "vector_store": "/v1/vector_stores",
+              "ocr": None, "search": None}
+_OTHER_PATHS = ("bedrock", "gemini", "vertex")  # native: nothing of them is passed through
+_ROUTE_NAME = r"[!-~]{1,200}"
 _URL = r"https?://[^\s/?#@]+(/[^\s?#]*)?"
 _OPEN_HEADERS = frozenset({"accept", "anthropic-beta", "anthropic-version", "content-type", "http-referer", "openai-beta",
                            "openai-organization", "openai-project", "user-agent", "x-title"})
@@ -66,6 +71,7 @@ class Deployment:
     marks_prefix: bool = False
     prices: dict[str, float | str] = field(default_factory=dict)
     is_expanded: bool = False  # one of the models of a pattern
+    passed_path: str | None = None  # of requests that are passed through; else the entry is a route
 
 
 class EntryReader:
@@ -97,6 +103,10 @@ class EntryReader:
         if variable_of(named.text) is not None or variable_of(text) is not None:
             entry.refuse("the provider and the route cannot be known while a variable names the model")
             return []
+        if not fullmatch(_ROUTE_NAME, named.text):
+            entry.refuse("a name of a route is 1 to 200 visible ASCII characters without spaces: rename it, in the "
+                         "clients, too")
+            return []
         return self._read_model(entry, named.text, text, _Values(params, self._credential(params)), info)
 
     def _credential(self, params: SourceNode | None) -> SourceNode | None:
@@ -117,8 +127,9 @@ class EntryReader:
         if named.why_not:
             entry.refuse(named.why_not)
             return []
-        if mode is not None and mode.text in OTHER_APIS:
-            entry.refuse(f"mode {mode.text}: such APIs are passed through: write `passthrough: {{upstream: NAME}}`")
+        path = OTHER_APIS.get(mode.text or "", "") if mode is not None else ""
+        if path is None or (path and named.row.provider in _OTHER_PATHS):
+            entry.refuse(f"mode {mode.text if mode is not None else ''}: no API of this provider that Stayfast has")
             return []
         if named.note and (node := values.first("model")) is not None:
             node.differ("an upstream of kind openai", named.note)
@@ -127,7 +138,7 @@ class EntryReader:
             entry.refuse("without a usable address: " + ("api_base is no plain URL" if base is not None else
                                                          f"{named.prefix}/ needs api_base"))
             return []
-        found = Deployment(group, entry, self._upstream(named, values, address, base), named.model)
+        found = Deployment(group, entry, self._upstream(named, values, address, base), named.model, passed_path=path or None)
         _read_route_parts(found, values, info)
         organization = values.first("organization")
         values.refuse_unread(named.row.provider)

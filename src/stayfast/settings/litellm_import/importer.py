@@ -16,6 +16,7 @@ from stayfast.settings.litellm_import.routes import (
     UpstreamTable,
     alias_target,
     group_deployments,
+    write_passthrough,
     write_upstream,
 )
 from stayfast.settings.litellm_import.scalars import SecretNames, bounded, names_in, names_of, read_switch
@@ -25,7 +26,9 @@ from stayfast.settings.problems import Problem, SettingsError, SourceLocation
 from stayfast.settings.yaml_nodes import parse
 
 MAX_FILES = 100
-_ORDER = ("server", "upstreams", "routes", "defaults", "admission", "stores", "fleet", "log", "metrics", "tracing")
+_ORDER = ("server", "upstreams", "routes", "passthrough", "defaults", "admission", "stores", "fleet", "log", "metrics",
+          "tracing")
+_SECTIONS = ("model_list", "router_settings", "litellm_settings", "general_settings")
 _MIB = 1 << 20
 
 
@@ -52,7 +55,7 @@ def import_litellm(source: SettingsText, read: Callable[[str, str], SettingsText
         root.section(name)
     calls = CallSettings(_only(sections, "router_settings"), _only(sections, "litellm_settings"), root, secrets)
     upstreams = UpstreamTable()
-    routes = _read_routes(sections, calls, secrets, upstreams)
+    routes = _read_routes(sections, calls, secrets, upstreams, root)
     general = _only(sections, "general_settings")
     coordination = _write_general(general, root, secrets) if general is not None else None
     add_fallbacks(routes, calls)
@@ -114,6 +117,8 @@ class _Files:
             for name, node in root.entries().items():
                 if name == "include":
                     continue
+                if name in _SECTIONS and node.is_empty:
+                    node.take("nothing: it is empty")
                 known = found.setdefault(name, [])
                 if known and not node.is_list:
                     for other in known:
@@ -132,8 +137,8 @@ def _items(sections: dict[str, list[SourceNode]], name: str) -> list[SourceNode]
     return [item for node in sections.get(name, []) for item in node.items()]
 
 
-def _read_routes(sections: dict[str, list[SourceNode]], calls: CallSettings, secrets: SecretNames, upstreams: UpstreamTable
-                 ) -> dict[str, ImportedRoute]:
+def _read_routes(sections: dict[str, list[SourceNode]], calls: CallSettings, secrets: SecretNames, upstreams: UpstreamTable,
+                 root: OutSection) -> dict[str, ImportedRoute]:
     credentials = {}
     items = _items(sections, "credential_list")
     for item in items:
@@ -145,6 +150,8 @@ def _read_routes(sections: dict[str, list[SourceNode]], calls: CallSettings, sec
     for entry in _items(sections, "model_list"):
         found += reader.read(entry)
     _mark_credentials(items, reader.used)
+    write_passthrough([one for one in found if one.passed_path is not None], upstreams, root)
+    found = [one for one in found if one.passed_path is None]
     aliases = _read_aliases(calls, found)
     groups = group_deployments(found, aliases)
     return {name: ImportedRoute(name, deployments, upstreams) for name, deployments in groups.items()}
@@ -225,6 +232,8 @@ def _write_lengths(calls: CallSettings, routes: dict[str, ImportedRoute], root: 
             section.set("max_input_tokens", limit)
             if name in longer:
                 section.set("oversize_route", longer[name].text or "", longer[name].place)
+        elif limit is not None:
+            route.leave_input_limits()
 
 
 def _write_general(general: SourceNode, root: OutSection, secrets: SecretNames) -> SourceNode | None:

@@ -34,7 +34,7 @@ _BODY = ("temperature top_p max_tokens max_completion_tokens seed stop n presenc
          "response_format reasoning_effort thinking extra_body user logprobs top_logprobs tools tool_choice "
          "parallel_tool_calls verbosity dimensions encoding_format input_type top_k service_tier metadata")
 _SINKS = "Stayfast writes JSON log lines, OpenTelemetry spans and Prometheus metrics; this sink is not among them"
-_NO_DATABASE = "Stayfast has no such database: keys and limits are in the settings file"
+_NO_DATABASE = "Stayfast reads no database of LiteLLM; its own store has keys and spend: docs/keys.md"
 _PLATFORM = "not part of Stayfast, which routes model calls"
 
 ROWS: Final = (
@@ -47,7 +47,7 @@ ROWS: Final = (
     KnownSetting(TOP, "mcp_servers mcp_tools search_tools sandbox_tools vector_store_registry agent_list a2a_agents", _N, "",
                  _PLATFORM),
     KnownSetting(TOP, "finetune_settings files_settings assistant_settings batch_settings", _N, "",
-                 "files and fine-tuning are passed through: `passthrough: {upstream: NAME}`"),
+                 "files and fine-tuning can be passed through: `passthrough: {paths: ...}` (docs/pass-through.md)"),
     KnownSetting(ENTRY, "model_name", _T, "the name of a route; entries with one name are its upstreams"),
 
     KnownSetting(PARAMS, "model custom_llm_provider", _T, "an upstream of this provider, and the route's `model`"),
@@ -102,7 +102,8 @@ ROWS: Final = (
     KnownSetting(PARAMS, "drop_params additional_drop_params allowed_openai_params", _N, "",
                  "requests are forwarded, or translated, as a whole"),
 
-    KnownSetting(INFO, "mode", _T, "nothing: a route serves every API that its upstreams have"),
+    KnownSetting(INFO, "mode", _T, "nothing: a route serves every API that its upstreams have; of images, audio and others: "
+                                   "`passthrough`"),
     KnownSetting(INFO, "id", _D, "the upstream's name", "upstreams are named by provider"),
     KnownSetting(INFO, "base_model", _D, "`prices: {MODEL: {table: ROW}}`", "only a row of the table of list prices",
                  "azure/o3"),
@@ -209,7 +210,7 @@ ROWS: Final = (
     KnownSetting(GENERAL, "alerting alerting_threshold alert_types alert_to_webhook_url alerting_args", _N, "",
                  "`stayfast alerts` writes Prometheus rules"),
     KnownSetting(GENERAL, "pass_through_endpoints pass_through_request_timeout", _N, "",
-                 "paths below /v1 are passed through to one upstream: `passthrough: {upstream: NAME}`"),
+                 "name its target as an upstream, and `passthrough: {paths: {/v1/PATH: NAME}}` for a path below /v1"),
     KnownSetting(GENERAL, "custom_auth allowed_routes public_routes enable_jwt_auth user_header_name ui_access_mode "
                  "key_management_system custom_team_metadata_validate reject_clientside_metadata_tags", _N, "",
                  "clients have keys with scopes: docs/keys.md"),

@@ -176,6 +176,11 @@ class SourceNode:
     def is_null(self) -> bool:
         return isinstance(self.node, YamlScalar) and self.node.is_null
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is null, or a mapping or list of nothing."""
+        return self.is_null or (not isinstance(self.node, YamlScalar) and not self.entries() and not self.items())
+
     def get(self, name: str) -> "SourceNode | None":
         """The value of a key; None if this is no mapping or has no such key."""
         return self.entries().get(name)

@@ -8,7 +8,7 @@ from re import escape, fullmatch
 
 from stayfast.settings.litellm_import.deployments import Deployment, UpstreamKey
 from stayfast.settings.litellm_import.ledger import SourceNode
-from stayfast.settings.litellm_import.scalars import bounded, unused_name
+from stayfast.settings.litellm_import.scalars import bounded, escape_references, unused_name
 from stayfast.settings.litellm_import.writer import OutSection
 from stayfast.settings.price_table import list_prices
 
@@ -87,7 +87,7 @@ class FallbackStep:
     model: str
 
     def as_inline(self) -> Mapping[str, str | Sequence[str]]:
-        return {"upstreams": list(self.upstreams), "model": self.model}
+        return {"upstreams": list(self.upstreams), "model": escape_references(self.model)}
 
 
 class ImportedRoute:
@@ -147,7 +147,7 @@ class ImportedRoute:
                 section.section("weights").set(member.upstream.name, member.deployment.weight or 1)
         if steps := self.steps:
             section.section("fallback").set("upstreams", list(steps[0].upstreams))
-            section.section("fallback").set("model", steps[0].model)
+            section.section("fallback").set("model", escape_references(steps[0].model))
             if len(steps) > 1:
                 section.section("fallback").set("then", [step.as_inline() for step in steps[1:]])
         self._write_limits(section)
@@ -166,11 +166,11 @@ class ImportedRoute:
             return
         if len(models) == 1:
             if self.name not in models:
-                section.set("model", members[0].model)
+                section.set("model", escape_references(members[0].model))
             return
         for member in members:
             if member.model != self.name:
-                member.upstream.written_models[self.name] = member.model
+                member.upstream.written_models[self.name] = escape_references(member.model)
 
     def _write_limits(self, section: OutSection) -> None:
         found = self.deployments
@@ -190,6 +190,12 @@ class ImportedRoute:
         """The least `max_input_tokens` of the entries, in tokens."""
         limits = [bounded(one.max_input_tokens, 1, 100_000_000) for one in self.deployments]
         return int(min(limit for limit in limits if limit is not None)) if any(limits) else None
+
+    def leave_input_limits(self) -> None:
+        """Mark `max_input_tokens` of the entries as without effect."""
+        for one in self.deployments:
+            if one.max_input_tokens is not None:
+                one.max_input_tokens.differ("nothing", "without enable_pre_call_checks no prompt is refused for its length")
 
 
 def steps_of(members: Sequence[RouteMember]) -> Iterator[FallbackStep]:
@@ -245,6 +251,20 @@ def _expand(found: Deployment) -> list[tuple[str, str]]:
     found.entry.differ(f"a route for each of {len(made)} models of the table of list prices",
                        "no patterns: another name gets 404; add what you use, remove the rest")
     return made
+
+
+def write_passthrough(found: Iterable[Deployment], upstreams: UpstreamTable, root: OutSection) -> None:
+    """Write the paths whose requests are passed to an upstream."""
+    taken: dict[str, str] = {}
+    for one in found:
+        path = one.passed_path or ""
+        entry = upstreams.assign(f"{path} {one.model}", one)
+        if taken.setdefault(path, entry.name) != entry.name:
+            one.entry.refuse(f"one upstream serves {path}: `passthrough: {{paths: ...}}` has the first entry's")
+            continue
+        root.section("passthrough", "paths").set(path, entry.name, one.entry.place)
+        one.entry.differ(f"`passthrough: {{paths: {{{path}: ...}}}}`", "requests are passed as they are" + (
+            "" if one.group == one.model else f"; clients write the provider's own name as `model`: {one.model}"))
 
 
 def write_upstream(entry: UpstreamEntry, section: OutSection) -> None:

@@ -23,10 +23,15 @@ def variable_of(text: str) -> str | None:
     return found.group(1) if found is not None else None
 
 
+def escape_references(text: str) -> str:
+    """A text that a settings file takes literally, although it has `${`."""
+    return text.replace("${", "$${")
+
+
 def as_reference(text: str) -> str:
     """The text for a settings file: a reference, or the text itself, escaped."""
     name = variable_of(text)
-    return f"${{{name}}}" if name is not None else text.replace("${", "$${")
+    return f"${{{name}}}" if name is not None else escape_references(text)
 
 
 def number_of(node: SourceNode | None) -> float | None:

@@ -81,6 +81,14 @@ def test_states_of_workers_are_merged_by_their_meaning() -> None:
         assert merge_upstreams([WorkerPart(n, upstreams=[part]) for n, part in enumerate(parts)]) == [expected]
 
 
+def test_reason_of_an_open_breaker_is_that_of_the_worker_which_opened_it() -> None:
+    one = UpstreamGauges("u", breaker="open", breaker_why="4 failures in a row")
+    other = UpstreamGauges("u", breaker="open", breaker_why="opened in another worker")
+    for parts in ([one, other], [other, one]):
+        [merged] = merge_upstreams([WorkerPart(n, upstreams=[part]) for n, part in enumerate(parts)])
+        assert merged.breaker_why == "4 failures in a row"
+
+
 def test_figures_are_rounded_and_instants_are_not() -> None:
     """Three significant digits; milliseconds of the clock."""
     assert round_figures({"a": [1.23456, 0.000123456], "at": 1795457601.08512}) == {

@@ -15,6 +15,11 @@ def test_finding_has_all_parts_and_an_indented_patch() -> None:
         "          chat:", "            deadline: 3", "      verify: p99 falls"]
 
 
+def test_change_of_unknown_effect_is_marked_as_such() -> None:
+    found = Finding("a.cause", "act", FindingSite(), "S.", "B.", (), (SettingsChange("Look.", confidence="unknown"),))
+    assert "      do: Look. (effect unknown)" in write_finding(found)
+
+
 def test_consequences_are_counted_or_listed() -> None:
     hidden = Finding("a.slow", "warn", FindingSite(route="chat"), "Slow.", "Slow.", hidden_by="a.cause")
     assert write_findings([FOUND, hidden])[-1] == "      hides 1 consequence, --all shows it"

@@ -17,6 +17,20 @@ def test_open_breaker_of_the_only_upstream_is_urgent_and_gets_a_fallback() -> No
     assert found.severity == "warn"
 
 
+def test_open_breakers_of_a_route_with_a_fallback_are_named_with_what_answers() -> None:
+    upstreams = (UpstreamRow("a", "vllm", breaker="open"), UpstreamRow("b", "vllm", breaker="open"),
+                 UpstreamRow("c", "openai"))
+
+    def summary(route: dict[str, object]) -> str:
+        first, _ = FIND["breaker.open"](Snapshot(0.0, upstreams=upstreams, settings={"routes": {"chat": route}}))
+        return first.summary
+
+    both = "The breaker of a is open, like those of all upstreams of chat"
+    assert summary({"upstreams": ["a", "b"]}) == f"{both}."
+    fallback = {"fallback": {"upstreams": ["c"]}}
+    assert summary({"upstreams": ["a", "b"], "on_overrun": fallback}) == f"{both}; the fallback answers."
+
+
 def test_flapping_breaker_is_slowed_down() -> None:
     settings = {"upstreams": {"a": {"breaker": {"open_s": 10.0, "min_calls": 10}}}}
     upstreams = (UpstreamRow("a", n_breaker_changes_1h=6),)
