@@ -72,8 +72,8 @@ def test_take_place_at_limit_waits_and_teaches_no_duration() -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert member.n_waiting == 1
-        with pytest.raises(Shed):  # the queue is full
-            await upstream.take_place(2000.0, "c")
+        with pytest.raises(Shed):  # the queue is full; a request of another tenant would evict the waiting one
+            await upstream.take_place(2000.0, "b")
         upstream.leave_place(first)
         upstream.leave_place(await waiting)
         assert member.whole_limiter.n_in_flight == 0
