@@ -41,7 +41,7 @@ class Gateway:
         try:
             try:
                 ex.enter(ADMIT)
-                ex = self.entry.check(ex, held)  # a long prompt may go to another route; a key may be over its quota
+                ex = self.entry.check(ex, held) if ex.policy.size is not None or arrival.key_id else ex  # size, key quota
                 admitted = await self.admit.admit(ex)
                 held.add(admitted.release)
                 ex.enter(CACHE)

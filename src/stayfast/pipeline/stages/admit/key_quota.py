@@ -9,7 +9,7 @@ from stayfast.core.constants import MAX_RETRY_AFTER_S
 from stayfast.core.errors import Shed
 from stayfast.pipeline.admission.tenants import Buckets, Tenant, own_buckets
 from stayfast.pipeline.exchange import Exchange, OutcomeRecord
-from stayfast.pipeline.stages.admit.used import count_used
+from stayfast.pipeline.stages.admit.admission import count_used
 from stayfast.policy.admission.overload import TenantConfig
 from stayfast.policy.admission.priority import Points
 from stayfast.policy.admission.quota import Amount, QuotaConfig, Refusal
