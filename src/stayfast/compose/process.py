@@ -94,8 +94,8 @@ class Process:
         parts = ProcessParts(self._clock, self._rng, observers.sink, self._warn_about_jobs, self.report,
                              self._tasks.spawn)
         jobs = JobsHost(settings, observers.current, parts, open_stores=open_job_stores,
-                              is_sweeper=observers.aggregate.peers.n == 0,
-                              has_siblings=bool(observers.aggregate.peers.others))
+                        is_sweeper=observers.aggregate.peers.n == 0,
+                        has_siblings=bool(observers.aggregate.peers.others))
         keys_parts = replace(parts, warn=self._warn_about_keys)
         keys = KeysHost(settings, jobs, keys_parts, shared_buckets(None, observers.worker_sync))
         self._stored = StoredWork(jobs, keys)
