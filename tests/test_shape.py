@@ -185,4 +185,4 @@ def test_features_have_the_same_folder_on_each_floor() -> None:
                for floor in ("policy", "pipeline")}
     features = {"admission", "routing", "cache", "prompt_cache"}
     assert folders["policy"] - {"jobs", "fleet", "findings", "credentials", "keys"} == features | {"resilience"}
-    assert folders["pipeline"] == features | {"attempts", "stages", "timing", "passthrough", "hooks"}
+    assert folders["pipeline"] == features | {"attempts", "stages", "timing", "passthrough", "hooks", "context"}

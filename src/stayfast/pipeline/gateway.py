@@ -11,6 +11,7 @@ from stayfast.pipeline.stages.admit.entry import EntryLimits
 from stayfast.pipeline.stages.cache.coalesce import Coalescer
 from stayfast.pipeline.stages.cache.idempotency import Idempotency, KeyClaim
 from stayfast.pipeline.stages.cache.lookup import BYPASS, Cache
+from stayfast.pipeline.stages.context import shorten_request
 from stayfast.pipeline.stages.degrade import ENDINGS, Degrade
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.pipeline.stages.route import Router
@@ -20,7 +21,7 @@ from stayfast.pipeline.timing.timeouts import TimerWheel
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """The stages of one set of settings; `compose` constructs them. The state of a request is in its Exchange, not here."""
+    """The stages of one set of settings; `compose` constructs them. A client that disconnects cancels `serve`."""
     timers: TimerWheel
     entry: EntryLimits
     admit: Admit
@@ -33,8 +34,7 @@ class Gateway:
     refresh: BackgroundRefresh
 
     async def serve(self, request: Request, arrival: Arrival, known: Miss | None = None) -> Reply:
-        """Run the stages up to the first token; the reply relays the rest. A client that disconnects cancels this. Raises
-        StayfastError. known: the miss for which a background refresh makes an answer; the cache is then not looked up."""
+        """Run the stages up to the first token; the Reply relays the rest. known: of a refresh. Raises StayfastError."""
         ex = Exchange(request, arrival, self.router.policy_of(request.model), self.timers)  # its deadline starts now
         held, admitted = ReleaseStack(), ADMITTED
         found: Hit | Miss | Bypass = known or BYPASS
@@ -72,7 +72,7 @@ class Gateway:
 
     async def _call(self, ex: Exchange, admitted: Admitted, found: Miss | Bypass, claim: KeyClaim | None) -> StartedAnswer:
         ex.enter(CONTEXT)
-        prompt = self.router.fit_prompt(ex)
+        prompt = self.router.lay_out(ex, await shorten_request(ex) if ex.policy.context else ex.request)
         ex.enter(ROUTE)
         plan = self.router.plan(ex, prompt, admitted)  # the targets, best first
         ex.enter(CALL)

@@ -6,6 +6,7 @@ from random import Random
 from stayfast.core.clock import Clock
 from stayfast.core.constants import MAX_NAME
 from stayfast.core.errors import Rejected
+from stayfast.core.types import Request
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Admitted, Plan, Prompt, Route, RoutePolicy, targets_for
 from stayfast.pipeline.routing.selector import Target, session_of
@@ -45,10 +46,10 @@ class Router:
         route = self._routes.get(model) or self._routes.get(ANY_MODEL)
         return route.policy if route is not None else self._default
 
-    def fit_prompt(self, ex: Exchange) -> Prompt:
-        """The prompt to send: what the client sent, or laid out for the providers' prompt caches if the route wants that."""
+    def lay_out(self, ex: Exchange, request: Request) -> Prompt:
+        """The prompt to send: the request, laid out for the providers' prompt caches if the route wants that."""
         planner = ex.policy.prefix
-        return Prompt(ex.request) if planner is None else Prompt(*planner.plan_prompt(ex.request))
+        return Prompt(request) if planner is None else Prompt(*planner.plan_prompt(request))
 
     def plan(self, ex: Exchange, prompt: Prompt, admitted: Admitted) -> Plan:
         """The targets for this request. Raises Rejected if there is no such route (404), none of its upstreams can serve the
