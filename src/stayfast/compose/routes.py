@@ -14,6 +14,7 @@ from stayfast.observe.metrics.definitions import CACHE_BYTES, CACHE_ENTRIES, PRE
 from stayfast.pipeline.admission.controller import AdmissionRequest, QueueOutlook
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.cache.route_cache import RouteCache
+from stayfast.pipeline.context.count_answers import CountAnswers
 from stayfast.pipeline.hooks.config import HooksConfig
 from stayfast.pipeline.hooks.route_hooks import RouteHooks
 from stayfast.pipeline.plan import Route, RoutePolicy
@@ -46,6 +47,7 @@ def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route]
         prefix = make_planner(name, route_settings, before, clock, sink)
         counter = make_token_counter(name, settings, registry)
         policy = replace(make_policy(name, route_settings), cache=cache, prefix=prefix, counter=counter,
+                         counting=CountAnswers(counter),
                          hooks=_make_hooks(route_settings.hooks, clock))
         made[name] = _make_route(name, settings, registry, before, policy=policy, sink=sink)
     return made

@@ -18,7 +18,8 @@ from stayfast.server.requests_query import LISTS, OUTCOMES
 from stayfast.server.snapshot.openapi import snapshot_paths, snapshot_schemas
 from stayfast.wire.chat.request import ChatRequest, CompletionsRequest, EmbeddingsRequest
 from stayfast.wire.messages.request import CountRequest, MessagesRequest
-from stayfast.wire.responses.request import ResponsesRequest
+from stayfast.wire.responses.request import InputTokensRequest, ResponsesRequest
+from stayfast.wire.token_counts import TokenizeRequest
 
 Json = dict[str, Any]
 
@@ -30,6 +31,8 @@ _BODIES: dict[Api, tuple[type, str]] = {
     Api.RESPONSES: (ResponsesRequest, "Answer with items (OpenAI responses)."),
     Api.MESSAGES: (MessagesRequest, "Answer a conversation (Anthropic messages)."),
     Api.COUNT_TOKENS: (CountRequest, "Count a conversation's tokens (Anthropic)."),
+    Api.INPUT_TOKENS: (InputTokensRequest, "Count the tokens of a response's input (OpenAI)."),
+    Api.TOKENIZE: (TokenizeRequest, "Count the tokens of a text or a conversation (vLLM)."),
 }
 _REFUSALS = {
     "400": "The request is malformed; the error names the field.",
@@ -187,12 +190,15 @@ _ANSWERS: dict[Api, Json] = {
     Api.RESPONSES: _answer_with("output", {"type": "array"}, object="response"),
     Api.MESSAGES: _answer_with("content", {"type": "array"}, type="message", role="assistant"),
     Api.COUNT_TOKENS: _answer_with("input_tokens", {"type": "integer"}),
+    Api.INPUT_TOKENS: _answer_with("input_tokens", {"type": "integer"}, object="response.input_tokens"),
+    Api.TOKENIZE: _answer_with("count", {"type": "integer"}),
 }
 
 
 def document(version: str) -> Json:
     schemas, components = msgspec.json.schema_components([body for body, _ in _BODIES.values()],
                                                          ref_template=_REF)
+    components["TokenizeRequest"]["oneOf"] = [_given("prompt", "string"), _given("messages", "array")]
     components["ResponsesRequest"]["anyOf"] = [_given("input", ["string", "array"]),
                                               _given("previous_response_id", "string")]
     _, waterfalls = msgspec.json.schema_components([Waterfall, RequestSummary], ref_template=_REF)
