@@ -5,6 +5,7 @@ from dataclasses import replace
 from hashlib import sha256
 
 from stayfast.compose.caching import SemanticCaches, Stores, affinity_config, make_planner
+from stayfast.compose.token_counters import make_token_counter
 from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.events import Sink
@@ -43,7 +44,8 @@ def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route]
         before = old.get(name)
         cache = _make_cache(name, settings, before, stores, semantic)
         prefix = make_planner(name, route_settings, before, clock, sink)
-        policy = replace(make_policy(name, route_settings), cache=cache, prefix=prefix,
+        counter = make_token_counter(name, settings, registry)
+        policy = replace(make_policy(name, route_settings), cache=cache, prefix=prefix, counter=counter,
                          hooks=_make_hooks(route_settings.hooks, clock))
         made[name] = _make_route(name, settings, registry, before, policy=policy, sink=sink)
     return made
