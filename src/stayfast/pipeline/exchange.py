@@ -15,7 +15,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.events import StageDone, Trace
 from stayfast.core.steps import StepDone
-from stayfast.core.types import JOB, CacheControl, EventsOptions, Request, Stage
+from stayfast.core.types import JOB, JUDGE, SUMMARY, CacheControl, EventsOptions, Request, Stage
 from stayfast.pipeline.attempts.attempt import Attempt, is_sdk_retry
 from stayfast.pipeline.cache.route_cache import CacheResult
 from stayfast.pipeline.hooks.hook import HookRequest
@@ -151,8 +151,6 @@ SILENCE_SHARE = 0.95  # of an SDK's timeout: a substitute answer must be sent be
 SILENCE_MARGIN_S = 5.0  # the most that SILENCE_SHARE takes off a long timeout
 SILENCE_GRACE_S = 1.0  # without a substitute: end after the SDK, so that its caller sees the SDK's own timeout error
 REFRESH, AUDIT = "refresh", "audit"  # roles of calls that no client waits for
-JUDGE, VERIFY = "judge", "verify"  # roles of requests about answers: in the background, and while the client waits
-SUMMARY = "summary"  # role of a request that summarizes turns of a conversation, in the background
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):

@@ -111,7 +111,7 @@ def plan_history(sizes: Sequence[int], config: HistoryConfig, known: KnownSummar
     start = None
     end = n - config.raw_turns
     if config.mode == "summarize" and end > first and sum(sizes[first:end]) >= GAIN * config.allowance_tokens:
-        is_tried = any(first < turn <= end and sum(sizes[turn:end]) < GAIN * config.allowance_tokens for turn in tried)
+        is_tried = any(first < turn <= end and sum(sizes[turn:end]) < config.allowance_tokens for turn in tried)
         start = None if is_tried else (first, end)
     cut = find_cut(sizes, config, first, n_summary)
     return HistoryPlan(cut, first, n_summary + sum(sizes[cut:]), start)

@@ -49,9 +49,9 @@ def test_plan_history_extends_a_summary_only_by_enough_turns() -> None:
 
 
 def test_plan_history_while_a_summary_is_made_starts_no_other() -> None:
-    """A tried one is tried again once enough turns have been added."""
-    assert plan_history([100] * 9, SUMMARIZE, tried=(5,)).start is None
-    assert plan_history([100] * 9, SUMMARIZE, tried=(4,)).start == (0, 6)
+    """A tried one is tried again one allowance later."""
+    assert plan_history([100] * 17, SUMMARIZE, tried=(5,)).start is None
+    assert plan_history([100] * 18, SUMMARIZE, tried=(5,)).start == (0, 15)
 
 
 def test_plan_history_beyond_the_allowance_leaves_out_the_oldest_turns_in_steps() -> None:

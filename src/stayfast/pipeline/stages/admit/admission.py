@@ -12,7 +12,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.constants import MAX_RETRY_AFTER_S
 from stayfast.core.errors import Shed
 from stayfast.core.events import AttemptDone
-from stayfast.core.types import Outcome, Usage
+from stayfast.core.types import JUDGE, SUMMARY, Outcome, Usage
 from stayfast.pipeline.admission.controller import (
     REJECT_REASONS,
     AdmissionController,
@@ -23,7 +23,7 @@ from stayfast.pipeline.admission.controller import (
 )
 from stayfast.pipeline.admission.tenants import Buckets, Tenant, Tenants, own_buckets
 from stayfast.pipeline.attempts.attempt import Attempt
-from stayfast.pipeline.exchange import JUDGE, SUMMARY, Exchange, OutcomeRecord
+from stayfast.pipeline.exchange import Exchange, OutcomeRecord
 from stayfast.pipeline.plan import Admitted
 from stayfast.policy.admission.fair_share import weighted_tokens
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig

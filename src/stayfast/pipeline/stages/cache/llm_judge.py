@@ -15,9 +15,9 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError
 from stayfast.core.events import JudgeUnclear, SemanticJudged, Sink
-from stayfast.core.types import Api, Request
+from stayfast.core.types import JUDGE, VERIFY, Api, Request
 from stayfast.pipeline.cache.answer_judge import MAX_CHARS, has_same_words
-from stayfast.pipeline.exchange import JUDGE, VERIFY, Arrival
+from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.own_request import Serve, fetch_text
 from stayfast.policy.admission.price import ANY_MODEL
 from stayfast.policy.admission.priority import Urgency
