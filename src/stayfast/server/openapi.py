@@ -58,7 +58,7 @@ _HEADERS: Json = {
     "server-timing": {"description": "Time spent in each stage.", "schema": {"type": "string"}},
     "x-stayfast-upstream": {"description": "The upstream that answered.", "schema": {"type": "string"}},
     "x-stayfast-attempts": {"description": "Number of upstream calls.", "schema": {"type": "string"}},
-    "x-stayfast-degraded": {"description": "fallback, stale, template or partial instead of a failure; trimmed: old turns are left out.",
+    "x-stayfast-degraded": {"description": "fallback, stale, template, partial, trimmed (old turns left out).",
                             "schema": {"type": "string"}},
     "x-cache": {"description": "hit, stale, miss, coalesced or bypass, with kind, age, key, reason; on routes with a cache.",
                 "schema": {"type": "string"}},
