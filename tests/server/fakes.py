@@ -144,6 +144,13 @@ class FakeBackend:
         self.forgotten.append(what)
         return b'{"forgotten":3,"gone":[]}'
 
+    async def histories(self) -> bytes:
+        return b'{"object":"list","data":[]}'
+
+    async def delete_conversation(self, name: str, tenant: str | None) -> bytes | None:
+        self.forgotten.append(PurgeFilter(tenant=tenant, tag=name))
+        return b'{"deleted":2,"gone":[],"unconfirmed":[]}' if name == "s/1" else None
+
     async def gateways(self) -> bytes:
         return b'{"object":"list","data":[],"why_alone":null,"findings":[]}'
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from hashlib import sha256
 
 from stayfast.compose.caching import SemanticCaches, Stores, affinity_config, make_planner
+from stayfast.compose.context import ContextSteps
 from stayfast.compose.token_counters import make_token_counter
 from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN
@@ -36,7 +37,7 @@ from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 
 
 def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route], stores: Stores, *,
-           semantic: SemanticCaches, clock: Clock, sink: Sink) -> dict[str, Route]:
+           semantic: SemanticCaches, context: ContextSteps, clock: Clock, sink: Sink) -> dict[str, Route]:
     """All routes by name. old: before a reload; the new routes take over what they have learned if its settings are
     unchanged.
     """
@@ -48,6 +49,7 @@ def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route]
         counter = make_token_counter(name, settings, registry)
         policy = replace(make_policy(name, route_settings), cache=cache, prefix=prefix, counter=counter,
                          counting=CountAnswers(counter),
+                         context=context.make_steps(name, before, counter),
                          hooks=_make_hooks(route_settings.hooks, clock))
         made[name] = _make_route(name, settings, registry, before, policy=policy, sink=sink)
     return made

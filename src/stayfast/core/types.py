@@ -72,6 +72,8 @@ ADMIT, CACHE, CONTEXT, ROUTE, CALL, RELAY, SETTLE = Stage
 
 
 JOB = "job"  # role of an attempt at a job: its client waits elsewhere, if at all
+JUDGE, VERIFY = "judge", "verify"  # roles of requests about answers: in the background, and while the client waits
+SUMMARY = "summary"  # role of a request that summarizes turns of a conversation, in the background
 NO_ROUTE = "none"  # the route of requests that no route matched, in counts
 FROM_CACHE = "(cache)"  # the name of the cache where an upstream is named; settings cannot use it
 
