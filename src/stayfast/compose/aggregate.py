@@ -28,6 +28,7 @@ from stayfast.observe.recent_requests import RecentRequests
 from stayfast.observe.request_filter import wait_s
 from stayfast.observe.traffic_rows import TrafficLine, TrafficReport, list_in_steps
 from stayfast.observe.waterfall import RequestSummary, Waterfall, build_waterfall, summarize_request, without_details
+from stayfast.pipeline.prompt_versions import PromptVersions
 from stayfast.server.backend import PurgeFilter, RecentRequestsQuery
 from stayfast.turns.remote_resume import RemoteTurnPart, ResumeRequest
 from stayfast.turns.served import ServedTurn
@@ -91,6 +92,7 @@ class WorkerAggregate:
     answer_snapshot: Callable[[bytes], Awaitable[bytes]] | None = None
     has_aliases: bool = False  # also the metrics' common names
     read_engines: Callable[[], Mapping[str, Mapping[str, float]]] = dict  # engines' figures by upstream, for these names
+    versions: PromptVersions | None = None  # of system prompts; None: in a laboratory
 
     async def start(self) -> None:
         """Take over the counts of this worker's predecessor, and answer the others. Raises OSError."""
