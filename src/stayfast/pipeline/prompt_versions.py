@@ -6,7 +6,8 @@ a microsecond. Each SAMPLE_EVERY_S a request of a route is read whole: it finds 
 tools are called. A request that begins with unknown bytes between two samples belongs to no version, and is counted as such.
 
     version     digest of the normalised blocks (`wire.prompt_head`)
-    change      a new version that has half of its bytes in common with an earlier one of the route is a change of it
+    change      a new version that has half of its bytes, at both ends or by sentences, in common with an
+                earlier one of the route is a change of that one
     moves       the same version with other bytes; or N_UNSEEN versions in a row that did not recur in the JUDGED_N
                 samples after them, which then are one version
 
@@ -38,8 +39,10 @@ from stayfast.wire.prompt_head import (
     first_difference,
     locate_change,
     n_changed_bytes,
+    n_common_pieces,
     read_head,
     read_texts,
+    split_pieces,
 )
 
 SAMPLE_EVERY_S: Final = 0.5  # a route
@@ -61,11 +64,12 @@ class PromptTraits:
     the sampled conversations.
     """
 
-    __slots__ = ("calls", "n_example_bytes", "n_examples", "repeats", "tool_bytes")
+    __slots__ = ("calls", "n_example_bytes", "n_examples", "pieces", "repeats", "tool_bytes")
 
     def __init__(self, head: PromptHead) -> None:
         self.calls: dict[str, int] = {}
         self.tool_bytes = {block.name: len(block.data) for block in head.blocks if block.section == TOOLS}
+        self.pieces = split_pieces(head.data)
         texts = read_texts(head) if head.n_bytes_of(SYSTEM) <= MAX_ANALYSED_BYTES else []
         parts = [(path, part, len(text[:part.start].encode())) for path, text in texts for part in split_paragraphs(text)]
         self.repeats = [
@@ -226,8 +230,9 @@ class RouteVersions:
 
     def _find_near(self, head: PromptHead) -> LiveVersion | None:
         """The version with the most bytes in common, the newest of equals."""
-        found = [(n_common_bytes(head.data, known.head.data), known.last_at, known) for known in self.by_id.values()
-                 if known.head is not None]
+        pieces = split_pieces(head.data)
+        found = [(max(n_common_bytes(head.data, known.head.data), n_common_pieces(pieces, known.traits.pieces)),
+                  known.last_at, known) for known in self.by_id.values() if known.head is not None]
         n, _, near = max(found, key=lambda one: one[:2], default=(0, 0.0, None))
         if near is None or near.head is None:
             return None

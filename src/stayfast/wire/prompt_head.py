@@ -8,7 +8,7 @@ Positions are bytes of a block's JSON, as in the findings of `pipeline.prompt_ca
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ _ITEMS: Final = (  # the first kind that matches names the change
 _PATTERNS: Final = tuple((kind, re.compile(pattern)) for kind, pattern in _ITEMS)
 _MASKED: Final = re.compile(b"|".join(b"(?:%b)" % pattern for _, pattern in _ITEMS[:-1]))
 _CALLED: Final = re.compile(rb'"name"\s*:\s*"([^"\\]{1,128})"')
+_ENDS: Final = re.compile(rb"\\n|[.!?] |\",\"")
 _ANY: Final = msgspec.json.Decoder()
 
 
@@ -186,6 +187,16 @@ def n_changed_bytes(before: bytes, after: bytes) -> tuple[int, int]:
     """The bytes between the equal beginning and the equal end: of the text before, and of that after."""
     n_same = n_common_bytes(before, after)
     return len(before) - n_same, len(after) - n_same
+
+
+def split_pieces(data: bytes) -> dict[int, int]:
+    """Hashes of the sentences and lines, with their bytes: texts that are changed in several places share most of them."""
+    return {hash(piece): len(piece) for piece in _ENDS.split(data)}
+
+
+def n_common_pieces(one: Mapping[int, int], other: Mapping[int, int]) -> int:
+    """The bytes of the sentences and lines that both have."""
+    return sum(one[key] for key in one.keys() & other.keys())
 
 
 def read_texts(head: PromptHead) -> list[tuple[str, str]]:

@@ -19,8 +19,10 @@ from stayfast.wire.prompt_head import (
     format_head,
     locate_change,
     n_changed_bytes,
+    n_common_pieces,
     read_head,
     read_texts,
+    split_pieces,
 )
 from stayfast.wire.request_body import decode
 
@@ -108,6 +110,14 @@ def test_first_difference_any_bytes_is_the_common_prefix(common: bytes, one: byt
 
 def test_changed_bytes_are_those_between_the_equal_ends() -> None:
     assert n_changed_bytes(b"aaaXXbbb", b"aaaYbbb") == (2, 1)
+
+
+def test_pieces_text_changed_in_two_places_shares_the_rest() -> None:
+    rules = "".join(f"Rule {n} is short. " for n in range(50))
+    pieces = split_pieces(rules.encode())
+    changed = f"New. {rules.replace('Rule 25', 'Rule')}!"
+    assert n_common_pieces(pieces, split_pieces(changed.encode())) > 0.75 * len(rules)
+    assert n_common_pieces(pieces, split_pieces(b"Other words. And more.")) == 0
 
 
 def test_begin_ends_with_the_instructions() -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from stayfast.core.prompt_versions import OfferedTool, PromptVersionRow
 from stayfast.observe.snapshot.tallies import PackedTally, RowTally
-from stayfast.policy.admission.price import TOKENS_PER_PRICE
+from stayfast.policy.context.prompt_costs import usd_a_day
 
 SPAN_S: Final = 3600.0
 SLOT_S: Final = 120.0
@@ -64,16 +64,3 @@ def _merge_tools(rows: Sequence[PromptVersionRow]) -> tuple[OfferedTool, ...]:
             calls[tool.name] += tool.n_calls
     return tuple(msgspec.structs.replace(tool, n_calls=calls[tool.name]) for tool in rows[-1].tools)
 
-
-def usd_a_day(row: PromptVersionRow) -> float | None:
-    """What the tokens of the instructions and tools cost: those read from the cache at its price. None: unknown."""
-    per_request = usd_a_request(row)
-    return per_request * row.n_a_day if per_request is not None and row.n_a_day is not None else None
-
-
-def usd_a_request(row: PromptVersionRow) -> float | None:
-    """The same for one request."""
-    if row.usd_per_mtok is None:
-        return None
-    cached, read = row.cached_ratio or 0.0, row.usd_per_mtok if row.usd_per_mtok_read is None else row.usd_per_mtok_read
-    return row.n_tokens * (cached * read + (1 - cached) * row.usd_per_mtok) / TOKENS_PER_PRICE
