@@ -149,7 +149,8 @@ class Observers:
             warn=lambda why: self.log.write_event("snapshots_not_stored", level="warning", detail=why))
         self.aggregate = WorkerAggregate(self.metrics, recent, self.batch.flush, peers, Caches(current.routes),
                                         TurnRegistry(current.turns), self.fleet, self.snapshots.answer,
-                                        settings.metrics.aliases, self.probes.engine_figures, versions)
+                                        settings.metrics.aliases, self.probes.engine_figures, versions,
+                                        current.shows_prompts)
         self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))
 
     async def _read_caches(self) -> bytes:

@@ -75,3 +75,40 @@ class PromptVersionRow(msgspec.Struct, frozen=True, omit_defaults=True):
     n_tool_ends: int = 0  # answers that ended with a call of a tool
     n_examples: int = 0
     example_tokens: float = 0.0
+
+
+class PromptHunk(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Lines that differ between two versions. Lines are those of the readable form, from 1; kind: as of a `PromptPlace`."""
+
+    kind: str
+    before_line: int
+    n_removed: int
+    after_line: int
+    n_added: int
+
+
+class PromptComparison(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A version beside an earlier one. hunks: None without the text of both. Texts: None unless the settings show them."""
+
+    before: str = ""
+    hunks: tuple[PromptHunk, ...] | None = None
+    n_hunks: int = 0
+    text: tuple[str, ...] | None = None
+    diff: tuple[str, ...] | None = None
+
+
+class PromptReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One version: its figures, its difference, what that costs. usd: a day more than `before`, at the rate of `row`."""
+
+    row: PromptVersionRow
+    before: PromptVersionRow | None = None
+    comparison: PromptComparison = PromptComparison()
+    usd_longer: float | None = None
+    usd_read_less: float | None = None
+
+
+class PromptList(msgspec.Struct, frozen=True):
+    """All versions, by route and in the order of first use."""
+
+    data: tuple[PromptVersionRow, ...]
+    object: str = "list"

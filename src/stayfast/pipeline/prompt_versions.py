@@ -22,7 +22,14 @@ from typing import Final
 from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.events import RequestDone
-from stayfast.core.prompt_versions import OfferedTool, PromptChange, PromptPlace, PromptVersionRow, RepeatedPart
+from stayfast.core.prompt_versions import (
+    OfferedTool,
+    PromptChange,
+    PromptComparison,
+    PromptPlace,
+    PromptVersionRow,
+    RepeatedPart,
+)
 from stayfast.core.types import Request
 from stayfast.observe.snapshot.prompt_versions import SLOT_S, SPAN_S, PromptVersionPart
 from stayfast.observe.snapshot.tallies import RowTally, TallyWindow
@@ -31,6 +38,7 @@ from stayfast.policy.admission.price import Price
 from stayfast.policy.context.examples import measure_examples
 from stayfast.policy.context.repeats import find_repeats, split_paragraphs
 from stayfast.wire.prompt import SYSTEM, TOOLS, n_common_bytes
+from stayfast.wire.prompt_diff import compare_heads
 from stayfast.wire.prompt_head import (
     HeadIds,
     PromptHead,
@@ -378,6 +386,13 @@ class PromptVersions:
                     seen.forget(version.ids.whole)
                 else:
                     yield route or "", version
+
+    def compare(self, version_id: str, before: str, *, has_text: bool) -> PromptComparison | None:
+        """A version beside an earlier one; None: this worker does not have its text. has_text: with the texts."""
+        head = self.find_head(version_id)
+        if head is None:
+            return None
+        return compare_heads(self.find_head(before), head, (before, version_id), has_text=has_text)
 
     def find_head(self, version_id: str) -> PromptHead | None:
         """The tools and instructions as they were last sent; None: this worker does not have them."""

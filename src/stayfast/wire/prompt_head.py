@@ -33,6 +33,7 @@ _ITEMS: Final = (  # the first kind that matches names the change
 )
 _PATTERNS: Final = tuple((kind, re.compile(pattern)) for kind, pattern in _ITEMS)
 _MASKED: Final = re.compile(b"|".join(b"(?:%b)" % pattern for _, pattern in _ITEMS[:-1]))
+_ALL_MASKED: Final = re.compile(b"|".join(b"(?:%b)" % pattern for _, pattern in _ITEMS))
 _CALLED: Final = re.compile(rb'"name"\s*:\s*"([^"\\]{1,128})"')
 _ENDS: Final = re.compile(rb"\\n|[.!?] |\",\"")
 _ANY: Final = msgspec.json.Decoder()
@@ -181,6 +182,13 @@ def _find_item(one: bytes, other: bytes, at: int) -> tuple[int, str]:
                 if found.start() <= at - begin < found.end():
                     return begin + found.start(), kind
     return at, "text"
+
+
+def kind_of_change(before: bytes, after: bytes) -> str:
+    """The kind of the item that makes two texts differ: text, unless they are equal but for dates, ids or numbers."""
+    if _ALL_MASKED.sub(b"#", before) != _ALL_MASKED.sub(b"#", after):
+        return "text"
+    return _find_item(before, after, first_difference(before, after))[1]
 
 
 def n_changed_bytes(before: bytes, after: bytes) -> tuple[int, int]:

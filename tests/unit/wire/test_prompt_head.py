@@ -1,18 +1,16 @@
 """Tools and instructions of a request, their digests, and where they change."""
 
 from random import Random
-from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.core.types import Api, Request
+from stayfast.core.types import Api
 from stayfast.wire.prompt import SYSTEM, TOOLS
 from stayfast.wire.prompt_head import (
     MAX_BYTES,
-    PromptHead,
     digest_head,
     find_begin,
     first_difference,
@@ -25,24 +23,11 @@ from stayfast.wire.prompt_head import (
     split_pieces,
 )
 from stayfast.wire.request_body import decode
+from tests.unit.wire.head_rig import chat, head
 
 MOVING = {"a date": "2026-11-{:02} 14:{:02}:09", "a time": "at {:02}:{:02}",
           "a UUID": "{:04}{:04}-0000-4000-8000-000000000000", "a timestamp": "16{:04}{:04}",
           "an id": "abcdef{:05}{:05}", "a number": "{:02}{:02}"}
-
-
-def chat(system: str, *, tools: tuple[str, ...] = (), user: str = "hi", **more: Any) -> Request:
-    body: dict[str, Any] = {"messages": [{"role": "system", "content": system}, {"role": "user", "content": user}],
-                            "model": "m", **more}
-    if tools:
-        body["tools"] = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in tools]
-    return decode(Api.CHAT, msgspec.json.encode(body))
-
-
-def head(request: Request) -> PromptHead:
-    found = read_head(request)
-    assert found is not None
-    return found
 
 
 def test_head_all_dialects_have_instructions_and_tools() -> None:

@@ -51,8 +51,8 @@ def _merge_version(parts: Sequence[PromptVersionPart], now: float) -> PromptVers
         newest, first_at=first.first_at, n=n, n_a_day=n_a_day,
         share_of_prompt=min(1.0, n * n_tokens / counts["input"]) if counts["input"] else None,
         cached_ratio=min(1.0, cached) if cached is not None else None, ttft_p50_s=ttft.p50, ttft_p95_s=ttft.p95,
-        change=first.change, moving=min((row.moving for row in rows if row.moving is not None),
-                                        key=lambda place: place.ratio, default=None),
+        change=next((row.change for row in rows if row.change is not None), None),
+        moving=min((row.moving for row in rows if row.moving is not None), key=lambda place: place.ratio, default=None),
         n_samples=tally.n("samples"), n_moved=tally.n("moved"), n_tool_ends=tally.n("tool_ends"), tools=_merge_tools(rows))
     return msgspec.structs.replace(row, usd_a_day=usd_a_day(row))
 
