@@ -73,7 +73,8 @@ def _join(pieces: list[str]) -> str:
     whole = pieces[0]
     for piece in pieces[1:]:
         after = piece.lstrip("\n") if piece.strip() else ""
-        whole = f"{whole.rstrip()}\n\n{after}" if after else f"{whole.rstrip()}{piece}"
+        before = whole.rstrip()
+        whole = f"{before}\n\n{after}" if before and after else f"{before}{after or piece}"
     return whole
 
 
