@@ -161,6 +161,9 @@ class FakeBackend:
         self.asked.append(query)
         return b'{"object":"list","data":[]}'
 
+    async def compare_prompts(self, version_id: str, before: str) -> bytes | None:
+        return None
+
     async def traffic(self) -> bytes:
         return b'{"columns":[],"trial_columns":[],"rows":[]}'
 

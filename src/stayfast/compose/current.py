@@ -102,6 +102,11 @@ class CurrentSystem:
         """None: no system runs yet."""
         return self._running.effective if self._running is not None else None
 
+    def shows_prompts(self) -> bool:
+        """Whether admins may read the texts of system prompts."""
+        settings = self.settings()
+        return settings is not None and settings.prompts.content
+
     def first_token_promise(self, route: str) -> tuple[float, float] | None:
         """Seconds to the first token that a route promises, and the promised share; None: no promise."""
         settings = self.settings()

@@ -31,11 +31,13 @@ from stayfast.server.paths import (
     error_dialect,
     parse_cache_key,
     parse_model_id,
+    parse_prompt_id,
     parse_request_id,
 )
 from stayfast.server.requests_query import parse_requests_query
-from stayfast.server.snapshot.endpoints import answer_snapshot, require, send_live
+from stayfast.server.snapshot.endpoints import answer_snapshot, read_parameters, require, send_live
 from stayfast.server.snapshot.findings import FindingsReader
+from stayfast.server.snapshot.prompts import list_prompts, show_prompt
 from stayfast.wire.errors import encode_error
 from stayfast.wire.local_answers import render_model_list
 
@@ -134,6 +136,10 @@ class AdminApp:
         key = parse_cache_key(path)
         if key is not None:
             return await self._inspect_answer(scope, key)
+        if (prompt_id := parse_prompt_id(path)) is not None:
+            self._require_admin(scope)
+            backend, against = self._current.backend, read_parameters(scope, "against").get("against", "")
+            return await show_prompt(require(backend.snapshots), backend.together, prompt_id, against)
         request_id = parse_request_id(path)
         if request_id is None:
             return self._model(path, scope["state"]["caller"])
@@ -151,6 +157,8 @@ class AdminApp:
                 return await backend.together.gateways()
             case paths.TRAFFIC:
                 return await backend.together.traffic()
+            case paths.PROMPTS:
+                return await list_prompts(require(backend.snapshots))
             case paths.FINDINGS:
                 return await self._findings.read(require(backend.snapshots))
             case _:

@@ -73,6 +73,9 @@ class AllWorkers(Protocol):
     async def recent_requests(self, query: RecentRequestsQuery) -> bytes:
         """Recent requests, newest first."""
 
+    async def compare_prompts(self, version_id: str, before: str) -> bytes | None:
+        """A `PromptComparison` in msgpack; None: no worker has the text of the version. before: may be empty."""
+
     async def traffic(self) -> bytes:
         """Figures of the requests in memory, newest first, for all tenants."""
 

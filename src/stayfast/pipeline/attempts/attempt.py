@@ -94,6 +94,11 @@ class Attempt:
         return await self.member.upstream.open(self.call)
 
     @property
+    def price(self) -> Price | None:
+        """Of its upstream's model; None: unknown."""
+        return self._price
+
+    @property
     def name(self) -> str:
         return self.member.upstream.name
 
