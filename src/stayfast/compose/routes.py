@@ -13,6 +13,7 @@ from stayfast.observe.metrics.definitions import CACHE_BYTES, CACHE_ENTRIES, PRE
 from stayfast.pipeline.admission.controller import AdmissionRequest, QueueOutlook
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.cache.route_cache import RouteCache
+from stayfast.pipeline.context.output_caps import OutputPaces, RouteCaps
 from stayfast.pipeline.hooks.config import HooksConfig
 from stayfast.pipeline.hooks.route_hooks import RouteHooks
 from stayfast.pipeline.plan import Route, RoutePolicy
@@ -39,11 +40,13 @@ def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route]
     unchanged.
     """
     made = {}
+    paces = next((route.policy.cap.paces for route in old.values() if route.policy.cap is not None), None) or OutputPaces()
     for name, route_settings in settings.routes.items():
         before = old.get(name)
         cache = _make_cache(name, settings, before, stores, semantic)
         prefix = make_planner(name, route_settings, before, clock, sink)
         policy = replace(make_policy(name, route_settings), cache=cache, prefix=prefix,
+                         cap=RouteCaps(route_settings.cap, paces) if route_settings.cap.is_on else None,
                          hooks=_make_hooks(route_settings.hooks, clock))
         made[name] = _make_route(name, settings, registry, before, policy=policy, sink=sink)
     return made

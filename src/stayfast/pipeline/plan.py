@@ -11,6 +11,7 @@ from stayfast.core.types import Allowance, AnswerSummary, Api, CacheControl, Chu
 from stayfast.pipeline.attempts.hedge_plans import Hedging, no_hedging
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.cache.semantic import SemanticQuery
+from stayfast.pipeline.context.output_caps import RouteCaps
 from stayfast.pipeline.context.step import ContextStep
 from stayfast.pipeline.hooks.route_hooks import RouteHooks
 from stayfast.pipeline.prompt_cache.planner import PlannedPrompt, PromptCachePlanner
@@ -59,6 +60,7 @@ class RoutePolicy:
     size: SizeConfig | None = None  # None: prompts may be of any length
     prefix: PromptCachePlanner | None = None
     hooks: RouteHooks | None = None
+    cap: RouteCaps | None = None  # None: output limits are the clients' own
     context: tuple[ContextStep, ...] = ()  # run in order; empty: prompts are sent as clients sent them
     dearest: Prices = field(default_factory=dict)  # highest prices of all targets, by the client's model name; set by Route
 

@@ -20,6 +20,7 @@ from stayfast.policy.admission.price import Prices
 from stayfast.policy.budget import PART, BudgetConfig, divide_deadline
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.idempotency import IdempotencyConfig
+from stayfast.policy.context.output_cap import CapConfig
 from stayfast.policy.fleet.config import FleetConfig
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
 from stayfast.policy.resilience.breaker import BreakerConfig
@@ -135,6 +136,8 @@ class RouteSettings:
         "Response cache (docs/concepts/cache.md).")] = field(default_factory=CacheConfig)
     prefix: Annotated[PrefixConfig, SettingDoc(
         "Prompt caches of the providers (docs/concepts/prompt-layout.md).")] = field(default_factory=PrefixConfig)
+    cap: Annotated[CapConfig, SettingDoc(
+        "Output limits (docs/caps.md).")] = field(default_factory=CapConfig)
     size: Annotated[SizeConfig, SettingDoc("Prompt size limits.", is_inline=True)] = field(default_factory=SizeConfig)
     hooks: Annotated[HooksConfig, SettingDoc(
         "Your functions before and after each call (docs/extensions.md). Unset: defaults.hooks.")] = field(

@@ -1,0 +1,1 @@
+"""What is sent of a request: its history, its instructions, and the room for its answer."""
