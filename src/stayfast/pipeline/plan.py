@@ -13,6 +13,7 @@ from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.cache.semantic import SemanticQuery
 from stayfast.pipeline.context.output_caps import RouteCaps
 from stayfast.pipeline.context.step import ContextStep
+from stayfast.pipeline.context.token_counter import UNLEARNED, TokenCounter
 from stayfast.pipeline.hooks.route_hooks import RouteHooks
 from stayfast.pipeline.prompt_cache.planner import PlannedPrompt, PromptCachePlanner
 from stayfast.pipeline.routing.selector import RoutingFeedback, Target, UpstreamSelector
@@ -62,6 +63,7 @@ class RoutePolicy:
     hooks: RouteHooks | None = None
     cap: RouteCaps | None = None  # None: output limits are the clients' own
     context: tuple[ContextStep, ...] = ()  # run in order; empty: prompts are sent as clients sent them
+    counter: TokenCounter = UNLEARNED
     dearest: Prices = field(default_factory=dict)  # highest prices of all targets, by the client's model name; set by Route
 
     @property
