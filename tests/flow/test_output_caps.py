@@ -9,7 +9,7 @@ import pytest
 
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError
 from stayfast.core.events import AttemptDone, RequestDone
-from stayfast.core.types import Request
+from stayfast.core.types import Api, Request
 from stayfast.pipeline.context.output_caps import OutputPaces, RouteCaps
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.cache.freshness import CacheConfig
@@ -17,7 +17,9 @@ from stayfast.policy.context.output_cap import CapConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Script, ScriptedUpstream, SendText, SimLoop, Wait, run
 from stayfast.upstreams.base import AnswerStream, Call
-from tests.flow.rig import Rig, chat, read
+from stayfast.wire.request_body import decode
+from tests.flow.midstream_rig import HALT, ContinuingUpstream, failover_rig
+from tests.flow.rig import Rig, chat, read, text_of
 
 TTFT_S, TPOT_S, TOTAL_S = 0.4, 0.02, 3.0
 HUGE = 100_000
@@ -241,4 +243,30 @@ def test_cap_of_many_answers_with_own_speeds_keeps_nearly_all_from_the_deadline(
                 n_cut += 1
         assert n_cut <= 2
         assert len(rig.sink.facts_of(AttemptDone)) == 120
+    run(main)
+
+
+def test_cap_holds_over_a_continuation() -> None:
+    """The second half has what the first half left of the limit."""
+    async def main(loop: SimLoop) -> None:
+        first, second = ContinuingUpstream("up0", loop, {10: HALT}), ContinuingUpstream("up1", loop)
+        rig = failover_rig(loop, first, second)
+        rig.change_policy(cap=RouteCaps(CapConfig(max_tokens=20), OutputPaces()))
+        body = await read(await rig.serve(chat(max_tokens=HUGE)))
+        done = last_request(rig)
+        assert [attempt.usage.output for attempt in done.attempts if attempt.usage is not None] == [10, 8]
+        assert len(text_of(body).split()) == 18  # the tokens of the first half are estimated from its bytes: 12
+        assert (done.degraded, done.cut_by) == ("capped", "route")
+    run(main)
+
+
+def test_completions_without_a_limit_have_their_own_default() -> None:
+    async def main(loop: SimLoop) -> None:
+        rig, _ = writer_rig(loop, CapConfig(default_tokens=7))
+        caps = rig.router.routes["m"].policy.cap
+        assert caps is not None
+        target, notes = rig.router.routes["m"].targets[0], list[str]()
+        request = decode(Api.COMPLETIONS, b'{"model":"m","prompt":"a"}')
+        assert caps.limit(request, target, 9.0, 0.0, role="", note=notes.append) is request
+        assert notes == []
     run(main)

@@ -140,7 +140,7 @@ class _LocalStream:
 def _check_schema(request: Request) -> None:
     """Raise Rejected for a schema to which no answer within the output limit can be valid."""
     limit = request.max_output_tokens
-    if limit is None or (schema := find_output_schema(request)) is None:
+    if not limit or (schema := find_output_schema(request)) is None:
         return
     if limit < (n_least := least_tokens(schema)):
         raise short_limit(request, limit, n_least)

@@ -9,7 +9,7 @@ from math import inf
 from typing import Final
 
 from stayfast.core.constants import MAX_NAME
-from stayfast.core.types import Outcome, Request
+from stayfast.core.types import LENGTH_REASONS, Api, Outcome, Request
 from stayfast.pipeline.attempts.attempt import Attempt
 from stayfast.pipeline.routing.selector import Target
 from stayfast.policy.context.output_cap import BY_DEADLINE, BY_DEFAULT, BY_ROUTE, CapConfig, PaceEstimate, choose_cap
@@ -88,13 +88,15 @@ class OutputPaces:
         if now < self._learn_at:
             return
         self._learn_at = now + LEARN_EVERY_S
+        ended = sorted([(attempt.done.ended_at, number, attempt) for number, attempt in enumerate(self._watched)
+                        if attempt.done is not None])
+        for _, _, attempt in ended:  # in the order in which they ended
+            del self._watched[attempt]
+            self._learn_end(attempt.upstream_model, attempt)
         rates: dict[tuple[str, str], list[float]] = {}
-        for attempt, watched in list(self._watched.items()):
-            key = attempt.upstream_model
-            if attempt.done is not None:
-                del self._watched[attempt]
-                self._learn_end(key, attempt)
-            elif rate_s := watched.measure(now):
+        for attempt, watched in self._watched.items():
+            if rate_s := watched.measure(now):
+                key = attempt.upstream_model
                 rates.setdefault(key, []).append(rate_s / self._per_event.get(key, 1.0))
         for key, found in rates.items():
             self.pace_of(key).record_running(found, now)
@@ -114,7 +116,7 @@ class OutputPaces:
                                span_s / (n_visible - 1) if n_visible > MIN_FRESH else None, now)
         elif is_whole:
             pace.record_whole(n_visible, now - attempt.began_at, now)
-        if is_whole and attempt.call.request.cap is None:  # else the limit is learned, not the length
+        if is_whole and not (attempt.call.request.cap is not None and done.finish_reason in LENGTH_REASONS):
             pace.record_length(usage.output, usage.reasoning)
 
     def __repr__(self) -> str:
@@ -136,12 +138,12 @@ class RouteCaps:
         left. role: of a request that no client sent. note: for the record. Raises Rejected if a limit is below every answer
         that matches the request's schema.
         """
-        if request.api not in CAPPED_APIS or role == JUDGE:
-            return request
+        own = request.max_output_tokens
+        if request.api not in CAPPED_APIS or role == JUDGE or (own is None and request.api is Api.COMPLETIONS):
+            return request  # completions have a default of their own
         schema = find_output_schema(request)
         n_least = least_tokens(schema) if schema is not None else 0
-        own = request.max_output_tokens
-        if own is not None and own < n_least:
+        if own and own < n_least:  # 0: only the provider's prompt cache is to be filled
             raise short_limit(request, own, n_least)
         pace = self._estimate(request, target, now, is_waited_for=not role)
         cap = choose_cap(self.config, own, ends_at - now, pace, n_least=n_least, n_budget=read_reasoning_budget(request))

@@ -12,8 +12,8 @@ tenth; ended answers show a slow-down only after the slow answers have ended. Ru
 Upstreams that send answers whole show no first token. Of N_WHOLE recent ones, `seconds = a + b * tokens` is fitted by least
 squares; b is raised by 1.28 standard errors, and a is the q-quantile of what remains. It needs MIN_ANSWERS answers whose
 lengths differ by SPREAD. Tokens are the upstream's counts without reasoning, which comes before the first visible token.
-Source: order statistics; ordinary least squares. When wrong: the load jumps between two looks; the first answers after a
-quiet hour are expected to be like those of up to 600 s ago.
+Source: order statistics; ordinary least squares. When wrong: the load jumps between two looks; a client that reads slowly
+makes its answer look slow; the first answers after a quiet hour are expected to be like those of up to 600 s ago.
 """
 
 from collections import deque
