@@ -47,6 +47,11 @@ class FakeReply:
         self.closed_for: StayfastError | None = None
         self._steps = iter(steps)
 
+    @property
+    def may_degrade(self) -> bool:
+        """Whether it is degraded; none of these may become so."""
+        return self.degraded is not None
+
     async def next(self) -> Chunk | None:
         if SystemClock().now() >= self.deadline_at:
             raise DeadlineExceeded(Stage.RELAY, "total_s", 0.0)

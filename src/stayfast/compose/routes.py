@@ -17,6 +17,7 @@ from stayfast.pipeline.admission.controller import AdmissionRequest, QueueOutloo
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.context.count_answers import CountAnswers
+from stayfast.pipeline.context.output_caps import OutputPaces, RouteCaps
 from stayfast.pipeline.hooks.config import HooksConfig
 from stayfast.pipeline.hooks.route_hooks import RouteHooks
 from stayfast.pipeline.plan import Route, RoutePolicy
@@ -43,6 +44,7 @@ def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route]
     unchanged.
     """
     made = {}
+    paces = next((route.policy.cap.paces for route in old.values() if route.policy.cap is not None), None) or OutputPaces()
     for name, route_settings in settings.routes.items():
         before = old.get(name)
         cache = _make_cache(name, settings, before, stores, semantic)
@@ -51,6 +53,7 @@ def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route]
         policy = replace(make_policy(name, route_settings), cache=cache, prefix=prefix, counter=counter,
                          counting=CountAnswers(counter),
                          context=context.make_steps(name, before, counter),
+                         cap=RouteCaps(route_settings.cap, paces) if route_settings.cap.is_on else None,
                          hooks=_make_hooks(route_settings.hooks, clock))
         policy = replace(policy, context=(*policy.context, *make_diet_steps(route_settings.context.diet)))
         made[name] = _make_route(name, settings, registry, before, policy=policy, sink=sink)

@@ -365,7 +365,8 @@ def _http(name: str, upstream_settings: HttpUpstream, sink: Sink, clock: Clock, 
 
 def _engine_client(name: str, address: Address, sink: Sink, clock: Clock) -> Upstream:
     http = HttpConfig(f"http://{address[0]}:{address[1]}/v1", max_connections=0, http="1.1")
-    dialect = DialectConfig("embedded", frozenset({Api.CHAT, Api.COMPLETIONS}), always_streams=True, request_usage=True)
+    dialect = DialectConfig("embedded", frozenset({Api.CHAT, Api.COMPLETIONS}), always_streams=True, request_usage=True,
+                            quirks=(Quirk.COMPACT_JSON,))
     return DialectUpstream(name, dialect, HttpClient(name, http, sink=sink, clock=clock), clock)
 
 

@@ -12,6 +12,7 @@ from stayfast.pipeline.attempts.hedge_plans import Hedging, no_hedging
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.cache.semantic import SemanticQuery
 from stayfast.pipeline.context.count_answers import UNLEARNED_COUNTS
+from stayfast.pipeline.context.output_caps import RouteCaps
 from stayfast.pipeline.context.step import ContextStep
 from stayfast.pipeline.context.token_counter import UNLEARNED, TokenCounter
 from stayfast.pipeline.hooks.route_hooks import RouteHooks
@@ -61,6 +62,7 @@ class RoutePolicy:
     size: SizeConfig | None = None  # None: prompts may be of any length
     prefix: PromptCachePlanner | None = None
     hooks: RouteHooks | None = None
+    cap: RouteCaps | None = None  # None: output limits are the clients' own
     context: tuple[ContextStep, ...] = ()  # run in order; empty: prompts are sent as clients sent them
     counter: TokenCounter = UNLEARNED
     counting: TokenCounting = UNLEARNED_COUNTS  # answers requests for token counts

@@ -49,7 +49,8 @@ REFUSED = _counter("refused", "Requests refused before routing.", "status", "cod
 CLIENT_LEFT = _counter("client_left", "Clients that disconnected before the end.", "route", "phase")
 DEADLINE_EXCEEDED = _counter("deadline_exceeded", "Requests ended by a time limit, by stage.", "route", "stage", "limit")
 STAGE_OVERRUNS = _counter("stage_overruns", "Requests by the first stage that exceeded its allowance.", "route", "stage")
-DEGRADED = _counter("degraded", "Requests answered by fallback, stale answer, template or in part.", "route", "kind")
+DEGRADED = _counter("degraded", "Requests answered by fallback, stale answer, template, or cut short.", "route", "kind")
+CUT_ANSWERS = _counter("cut_answers", "Answers that an output limit ended, by whose it was.", "route", "by")
 ATTEMPTS = _counter("attempts", "Calls to upstreams by outcome, fault and error status.", "route", "upstream", "outcome",
                     "fault", "status")
 RETRIES = _counter("retries", "Calls to upstreams after the first one of a request.", *_WHERE)
@@ -190,8 +191,8 @@ WORKERS = _gauge("workers", "Workers that answered this scrape, and silent ones.
 BUILD_INFO = _gauge("build_info", "1; version in the labels.", "version", "python")
 
 FAMILIES = (
-    REQUESTS, REFUSED, CLIENT_LEFT, DEADLINE_EXCEEDED, STAGE_OVERRUNS, DEGRADED, ATTEMPTS, RETRIES, RETRIES_WITHHELD,
-    EJECTIONS, HEDGES, RESCUES, STALLS, TRUNCATED, TOKENS, COST, UNPRICED, OPENED, REUSED, ENGINE_STATES,
+    REQUESTS, REFUSED, CLIENT_LEFT, DEADLINE_EXCEEDED, STAGE_OVERRUNS, DEGRADED, CUT_ANSWERS, ATTEMPTS, RETRIES,
+    RETRIES_WITHHELD, EJECTIONS, HEDGES, RESCUES, STALLS, TRUNCATED, TOKENS, COST, UNPRICED, OPENED, REUSED, ENGINE_STATES,
     CREDENTIAL_RENEWALS, SHEDS, CACHE,
     CACHE_SAVED_S, CACHE_SAVED_USD, CACHE_REFRESHES, AFFINITY, PREFIX_TOKENS, PREFIX_CACHE, PREFIX_CACHE_TOKENS,
     PREFIX_WAITS, HISTORY_REQUESTS, HISTORY_SUMMARIES, HISTORY_RULES, HISTORY_SAVED_TOKENS,

@@ -117,6 +117,8 @@ class Attempt:
         if self._aim is not None and stream is not None:
             self._aim.note_first_token(self.name, now - self.began_at, stream.summary, is_whole=not self.is_incremental)
         self._news = (now, stream.summary.usage if stream is not None else None)
+        if call.request.cap is not None and stream is not None:
+            stream.summary.cap = call.request.cap
         if call.request.stream:
             asyncio.get_running_loop().call_soon(self._learn)
         else:

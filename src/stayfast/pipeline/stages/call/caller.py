@@ -208,7 +208,10 @@ class Caller:
         model = target.model or request.model
         deadline = ex.deadline if request.stream or ends_at == ex.deadline.at else Deadline(ends_at)
         price, layout = price_of(target.prices, model) if target.prices else None, plan.prompt.layout
-        arrival = ex.arrival
+        arrival, caps = ex.arrival, ex.policy.cap
+        if caps is not None:
+            request = caps.limit(request, target, deadline.at - ex.grace_s, self._clock.now(), role=arrival.role,
+                                 note=ex.record.note)
         call = Call(request, model, arrival.request_id, deadline, ex.policy.timeouts.connect_s, arrival.headers,
                     arrival.new_span(self._rng), False,
                     layout.new_marker(upstream.name, model, price) if layout is not None else None,
@@ -223,6 +226,8 @@ class Caller:
                           clock=self._clock, sink=self._sink, price=price, first_tokens=known,
                           role=HEDGE if is_hedge else _role_of(ex, plan, target), aim=plan.feedback, lane=plan.lane)
         ex.record.add_attempt(attempt)
+        if caps is not None:
+            caps.watch(attempt)
         return attempt
 
     async def _read(self, ex: Exchange, attempt: Attempt, hedged: HedgedCall | None, *, is_last: bool) -> StartedAnswer:
