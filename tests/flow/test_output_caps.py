@@ -13,6 +13,7 @@ from stayfast.core.types import Api, Request
 from stayfast.pipeline.context.output_caps import OutputPaces, RouteCaps
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.cache.freshness import CacheConfig
+from stayfast.policy.cache.idempotency import IdempotencyConfig
 from stayfast.policy.context.output_cap import CapConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Script, ScriptedUpstream, SendText, SimLoop, Wait, run
@@ -172,6 +173,21 @@ def test_fitted_call_is_shared_only_by_similar_deadlines(total_s: float, n_calls
 
 async def _serve_and_read(rig: Rig, total_s: float) -> None:
     await read(await rig.serve(words(1000, max_tokens=HUGE, temperature=0), total_s))
+
+
+def test_capped_answer_is_not_given_to_a_repeat_with_the_same_key() -> None:
+    """A client that repeats a request with its idempotency key and more time gets a whole answer."""
+    async def main(loop: SimLoop) -> None:
+        writer = SteadyWriter(loop)
+        rig = Rig(loop, upstreams=[writer], idempotency=IdempotencyConfig())
+        rig.change_policy(cap=RouteCaps(CapConfig(fit_deadline=True), OutputPaces()))
+        await train(rig)
+        for total_s in (TOTAL_S, 60.0):
+            arrival = Arrival("r", loop.now(), "acme", (("idempotency-key", "k"),), total_s=total_s)
+            await read(await rig.gateway.serve(words(500, max_tokens=HUGE), arrival))
+            await asyncio.sleep(0.1)
+        assert [done.cut_by for done in rig.sink.facts_of(RequestDone)[-2:]] == ["deadline", None]
+    run(main)
 
 
 def test_cap_of_a_later_attempt_is_lower() -> None:
