@@ -27,6 +27,8 @@ class Api(Word):
     RESPONSES = "responses"
     MESSAGES = "messages"
     COUNT_TOKENS = "count_tokens"
+    INPUT_TOKENS = "input_tokens"
+    TOKENIZE = "tokenize"
     GEMINI = "gemini"  # generateContent; of upstreams only
     CONVERSE = "converse"  # of Amazon Bedrock; of upstreams only
 
@@ -41,8 +43,9 @@ class Api(Word):
 
 
 _ANTHROPIC = frozenset((Api.MESSAGES, Api.COUNT_TOKENS))
+COUNT_APIS = frozenset((Api.COUNT_TOKENS, Api.INPUT_TOKENS, Api.TOKENIZE))  # count tokens
 CLIENT_APIS = frozenset(Api) - {Api.GEMINI, Api.CONVERSE}  # that the gateway serves
-NEVER_STREAMED = frozenset((Api.EMBEDDINGS, Api.COUNT_TOKENS))
+NEVER_STREAMED = frozenset((Api.EMBEDDINGS, *COUNT_APIS))
 
 
 class Outcome(Word):
@@ -69,6 +72,8 @@ ADMIT, CACHE, CONTEXT, ROUTE, CALL, RELAY, SETTLE = Stage
 
 
 JOB = "job"  # role of an attempt at a job: its client waits elsewhere, if at all
+JUDGE, VERIFY = "judge", "verify"  # roles of requests about answers: in the background, and while the client waits
+SUMMARY = "summary"  # role of a request that summarizes turns of a conversation, in the background
 NO_ROUTE = "none"  # the route of requests that no route matched, in counts
 FROM_CACHE = "(cache)"  # the name of the cache where an upstream is named; settings cannot use it
 

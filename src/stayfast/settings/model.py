@@ -21,6 +21,7 @@ from stayfast.policy.budget import PART, BudgetConfig, divide_deadline
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.idempotency import IdempotencyConfig
 from stayfast.policy.context.config import ContextConfig
+from stayfast.policy.context.diet import PromptsConfig
 from stayfast.policy.context.output_cap import CapConfig
 from stayfast.policy.fleet.config import FleetConfig
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
@@ -277,6 +278,8 @@ class Settings:
         default_factory=TracingSettings)
     recent: Annotated[RecentConfig, SettingDoc(
         "The last requests, in memory, for `stayfast explain REQUEST-ID`.")] = field(default_factory=RecentConfig)
+    prompts: Annotated[PromptsConfig, SettingDoc(
+        "Versions of system prompts, for `stayfast prompts` (docs/prompts.md).")] = field(default_factory=PromptsConfig)
     alerts: Annotated[AlertsConfig, SettingDoc(
         "Thresholds of `stayfast alerts`; latencies over 5 minutes.")] = field(default_factory=AlertsConfig)
     stores: Annotated[Mapping[str, StoreSettings], SettingDoc(

@@ -94,6 +94,11 @@ class Attempt:
         return await self.member.upstream.open(self.call)
 
     @property
+    def price(self) -> Price | None:
+        """Of its upstream's model; None: unknown."""
+        return self._price
+
+    @property
     def name(self) -> str:
         return self.member.upstream.name
 
@@ -223,15 +228,20 @@ class Attempt:
             return self.usage_so_far(reported)
         if reported is not None and reported.input_total and outcome is SUCCESS:
             call = self.call
-            self.member.baselines.prompt_tokens.learn(call.model, len(call.request.body), reported.input_total)
+            if not call.request.is_stateful:  # else it may continue a conversation that only the provider has
+                self.member.baselines.prompt_tokens.learn(self._route, call.model[:MAX_NAME], call.request.body,
+                                                          reported.input_total)
         return reported
 
     def usage_so_far(self, reported: Usage | None) -> Usage:
         """The usage of an attempt that was not read to its end: as far as reported, else estimated."""
-        call = self.call
-        known = reported or Usage(input_total=self.member.baselines.prompt_tokens.estimate(call.model,
-                                                                                           len(call.request.body)))
+        known = reported or Usage(input_total=self.estimate_input())
         return replace(known, output=max(known.output, self.n_content))
+
+    def estimate_input(self) -> int:
+        """Its input tokens, by what the upstream's usage has shown."""
+        call = self.call
+        return self.member.baselines.prompt_tokens.estimate(self._route, call.model[:MAX_NAME], call.request.body)
 
     @property
     def is_hedge(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
-from stayfast.core.constants import MAX_NAME
+from stayfast.core.constants import BYTES_A_TOKEN, MAX_NAME
 from stayfast.core.types import LENGTH_REASONS, Api, Outcome, Request
 from stayfast.pipeline.attempts.attempt import Attempt
 from stayfast.pipeline.routing.selector import Target
@@ -112,7 +112,7 @@ class OutputPaces:
                 before = self._per_event.get(key, n_visible / done.n_content)
                 self._per_event[key] = before + 0.1 * (n_visible / done.n_content - before)
             span_s = timings.last_at - timings.first_at
-            pace.record_stream(_n_prompt(attempt), timings.first_at - attempt.began_at,
+            pace.record_stream(_n_prompt(attempt.call.request), timings.first_at - attempt.began_at,
                                span_s / (n_visible - 1) if n_visible > MIN_FRESH else None, now)
         elif is_whole:
             pace.record_whole(n_visible, now - attempt.began_at, now)
@@ -163,8 +163,7 @@ class RouteCaps:
         if not is_waited_for:
             return None
         key = target.upstream_model(request.model)
-        n_prompt = target.member.baselines.prompt_tokens.estimate(key[1], len(request.body))
-        return self.paces.pace_of(key).estimate(n_prompt, self.config.percentile / 100, now)
+        return self.paces.pace_of(key).estimate(_n_prompt(request), self.config.percentile / 100, now)
 
     def watch(self, attempt: Attempt) -> None:
         """Learn from an attempt, if anything is fitted."""
@@ -175,8 +174,7 @@ class RouteCaps:
         return f"<RouteCaps {self.config!r}>"
 
 
-def _n_prompt(attempt: Attempt) -> float:
-    call = attempt.call
-    return attempt.member.baselines.prompt_tokens.estimate(call.model, len(call.request.body))
+def _n_prompt(request: Request) -> float:
+    return len(request.body) / BYTES_A_TOKEN  # paces need a size, not a count
 
 

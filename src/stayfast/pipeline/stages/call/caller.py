@@ -15,7 +15,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
 from stayfast.core.events import Sink
-from stayfast.core.types import Outcome, Stage
+from stayfast.core.types import COUNT_APIS, Outcome, Stage
 from stayfast.pipeline.attempts.attempt import FALLBACK, FIRST, HEDGE, RETRY, Attempt, read_to_first_token, read_whole
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.exchange import Exchange
@@ -215,7 +215,8 @@ class Caller:
         call = Call(request, model, arrival.request_id, deadline, ex.policy.timeouts.connect_s, arrival.headers,
                     arrival.new_span(self._rng), False,
                     layout.new_marker(upstream.name, model, price) if layout is not None else None,
-                    arrival.tenant, arrival.events, ex.policy.ends_partial and not request.stream, Sending())
+                    arrival.tenant, arrival.events, ex.policy.ends_partial and not request.stream, Sending(),
+                    ex.policy.counting if request.api in COUNT_APIS else None)
         hedging = plan.route.hedging
         known = None
         if hedging.is_on and not arrival.is_judgement and not arrival.is_job:  # both are unlike requests of clients
