@@ -5,6 +5,7 @@ from dataclasses import replace
 from hashlib import sha256
 
 from stayfast.compose.caching import SemanticCaches, Stores, affinity_config, make_planner
+from stayfast.compose.classify import Classifiers, make_screen
 from stayfast.compose.context import ContextSteps
 from stayfast.compose.diet import make_diet_steps
 from stayfast.compose.token_counters import TokenCounters
@@ -38,7 +39,8 @@ from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 
 
 def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route], stores: Stores, *,
-           semantic: SemanticCaches, context: ContextSteps, clock: Clock, sink: Sink) -> dict[str, Route]:
+           semantic: SemanticCaches, context: ContextSteps, clock: Clock, sink: Sink, classifiers: Classifiers | None = None
+           ) -> dict[str, Route]:
     """All routes by name. old: before a reload; the new routes take over what they have learned if its settings are
     unchanged.
     """
@@ -53,7 +55,8 @@ def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route]
                          counting=counting,
                          context=context.make_steps(name, before, counter),
                          cap=RouteCaps(route_settings.cap, paces) if route_settings.cap.is_on else None,
-                         hooks=_make_hooks(route_settings.hooks, clock))
+                         hooks=_make_hooks(route_settings.hooks, clock),
+                         screen=make_screen(name, route_settings, classifiers or Classifiers(), clock, sink))
         policy = replace(policy, context=(*policy.context, *make_diet_steps(route_settings.context.diet)))
         made[name] = _make_route(name, settings, registry, before, policy=policy, sink=sink)
     return made

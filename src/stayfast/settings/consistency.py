@@ -16,6 +16,7 @@ from stayfast.policy.admission.overload import ANY_TENANT
 from stayfast.policy.context.config import LEARNED, UPSTREAM, VOCABULARIES
 from stayfast.policy.fleet.config import REDIS_URL, REDIS_URL_FORM
 from stayfast.server.config import ServerConfig, check_exposure, is_loopback
+from stayfast.settings.classify import check_classifiers
 from stayfast.settings.credentials import credentials_problem
 from stayfast.settings.history import check_histories
 from stayfast.settings.model import Settings
@@ -95,6 +96,7 @@ def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[
     check_histories(settings, add_problem)
     _check_tokenizers(settings, add_problem)
     _check_jobs(settings, add_problem)
+    check_classifiers(settings, add_problem)
     check_pass_through(settings, add_problem)
     if settings.fleet.url is not None and find_spec("redis") is None:
         add_problem(("fleet", "url"), _NO_REDIS)
