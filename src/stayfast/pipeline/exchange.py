@@ -7,6 +7,7 @@ and writes what the log and the metrics need by the methods of the record.
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
+from math import inf
 from random import Random
 
 import msgspec
@@ -170,6 +171,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     role: str = ""  # of a request that no client sent: refresh, audit, judge, verify, job
     notes: tuple[str, ...] = ()  # for the record of the request
     key_id: str = ""  # of a stored key
+    start_within_s: float | None = None  # its headers limit the time to the first token
 
     @property
     def is_sdk_retry(self) -> bool:
@@ -300,6 +302,12 @@ class Exchange:
         other = copy(self)
         other.request, other.hooked = await hooks.before(self.request, view, self.deadline, self.record.note)
         return other
+
+    @property
+    def start_by(self) -> float:
+        """The latest first token that the client wants, which of a whole answer is its end; infinite: it set no limit."""
+        limits_s = [one for one in (self.arrival.start_within_s, self.request.start_within_s) if one is not None]
+        return self.arrival.accepted_at + min(limits_s) if limits_s else inf
 
     def detach(self, record: OutcomeRecord) -> "Exchange":
         """The same request with its own timeouts, for the current Task: for a call that may outlive the request."""

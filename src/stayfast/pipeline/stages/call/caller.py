@@ -59,9 +59,22 @@ class Caller:
         if plan.ladder is not None:
             return LadderCall(ex, plan, plan.ladder, ends_at, weight, call_targets=self._call_targets,
                               fall_back=self._call_tiers, retrying=self._retrying, clock=self._clock).run()
+        if ex.request.start_within_s is not None or ex.arrival.start_within_s is not None:
+            return self._call_within(ex, plan, ends_at, weight)
         if plan.fallback:
             return self._call_with_fallback(ex, plan, ends_at, weight)
         return self._call_targets(ex, plan, plan.candidates, ends_at, is_last=True)
+
+    async def _call_within(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> StartedAnswer:
+        """The same, until the latest first token that the client wants."""
+        start_by = min(ends_at, ex.start_by)
+        ex.timeouts.set_bound(start_by, self._clock.now())
+        try:
+            if plan.fallback:
+                return await self._call_with_fallback(ex, plan, start_by, weight)
+            return await self._call_targets(ex, plan, plan.candidates, start_by, is_last=True)
+        finally:
+            ex.timeouts.set_bound(ends_at, self._clock.now())
 
     async def _call_with_fallback(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> StartedAnswer:
         reserve_s = 0.0 if is_once(ex, plan) else ex.reserve_s
