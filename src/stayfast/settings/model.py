@@ -20,6 +20,9 @@ from stayfast.policy.admission.price import Prices
 from stayfast.policy.budget import PART, BudgetConfig, divide_deadline
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.idempotency import IdempotencyConfig
+from stayfast.policy.context.config import ContextConfig
+from stayfast.policy.context.diet import PromptsConfig
+from stayfast.policy.context.output_cap import CapConfig
 from stayfast.policy.fleet.config import FleetConfig
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
 from stayfast.policy.resilience.breaker import BreakerConfig
@@ -140,6 +143,10 @@ class RouteSettings:
         "Response cache (docs/concepts/cache.md).")] = field(default_factory=CacheConfig)
     prefix: Annotated[PrefixConfig, SettingDoc(
         "Prompt caches of the providers (docs/concepts/prompt-layout.md).")] = field(default_factory=PrefixConfig)
+    cap: Annotated[CapConfig, SettingDoc(
+        "Output limits (docs/caps.md).")] = field(default_factory=CapConfig)
+    context: Annotated[ContextConfig, SettingDoc(
+        "What is sent of a prompt, and how its tokens are counted.")] = field(default_factory=ContextConfig)
     size: Annotated[SizeConfig, SettingDoc("Prompt size limits.", is_inline=True)] = field(default_factory=SizeConfig)
     hooks: Annotated[HooksConfig, SettingDoc(
         "Your functions before and after each call (docs/extensions.md). Unset: defaults.hooks.")] = field(
@@ -271,6 +278,8 @@ class Settings:
         default_factory=TracingSettings)
     recent: Annotated[RecentConfig, SettingDoc(
         "The last requests, in memory, for `stayfast explain REQUEST-ID`.")] = field(default_factory=RecentConfig)
+    prompts: Annotated[PromptsConfig, SettingDoc(
+        "Versions of system prompts, for `stayfast prompts` (docs/prompts.md).")] = field(default_factory=PromptsConfig)
     alerts: Annotated[AlertsConfig, SettingDoc(
         "Thresholds of `stayfast alerts`; latencies over 5 minutes.")] = field(default_factory=AlertsConfig)
     stores: Annotated[Mapping[str, StoreSettings], SettingDoc(

@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from importlib import import_module
 from math import sqrt
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import msgspec
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from stayfast.stores.safetensors import read_safetensors
+
 Floats = NDArray[np.float32]
 _OPSET, _IR_VERSION = 20, 9
-_KINDS: Final[dict[str, type[np.floating[Any]]]] = {"F32": np.float32, "F16": np.float16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +52,6 @@ class EncoderShape:
             raise ValueError(f"{folder} does not pool by the mean over tokens")
         return cls(config["num_hidden_layers"], config["num_attention_heads"], config["hidden_size"],
                    float(config.get("layer_norm_eps", 1e-12)))
-
-
-def read_safetensors(path: Path) -> dict[str, Floats]:
-    """The arrays of a safetensors file by name, as float32. Raises ValueError for a malformed file."""
-    data = np.memmap(path, dtype=np.uint8, mode="r")
-    n_header = int.from_bytes(data[:8].tobytes(), "little")
-    if len(data) < 8 or n_header > len(data) - 8:
-        raise ValueError(f"{path} is not a complete safetensors file")
-    try:
-        header: dict[str, dict[str, Any]] = msgspec.json.decode(data[8:8 + n_header].tobytes())
-    except msgspec.DecodeError:
-        raise ValueError(f"{path} is not a safetensors file") from None
-    body = data[8 + n_header:]
-    found = {}
-    for name, tensor in header.items():
-        kind = _KINDS.get(tensor.get("dtype", ""))
-        if kind is not None:
-            begin, end = tensor["data_offsets"]
-            found[name.removeprefix("bert.")] = body[begin:end].view(kind).reshape(tensor["shape"]).astype(np.float32)
-    return found
 
 
 class _Graph:

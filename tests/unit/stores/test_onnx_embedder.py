@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stayfast.stores import onnx_embedder as minilm
 from stayfast.stores.embedder import EmbedderConfig, NoEmbedder
 from stayfast.stores.onnx_embedder import OnnxEncoder, load_encoder
-from stayfast.stores.onnx_graph import read_safetensors
+from stayfast.stores.safetensors import read_safetensors
 
 TEXTS = ["How do I reset my password?", "What is the capital of Australia, and when was it founded?", "thanks",
          "Convert 2,500 US dollars to euros at today's rate.", "na\u00efve caf\u00e9 \u65e5\u672c " * 12]
