@@ -13,6 +13,7 @@ from stayfast.compose.history_reports import history_counts
 from stayfast.compose.passthrough import passed_rows
 from stayfast.compose.routes import prediction_error_rows, route_cache_rows
 from stayfast.compose.telemetry import ejection_rows, limit_rows, queue_rows, selection_rows, thread_rows
+from stayfast.compose.tiers import tier_rows
 from stayfast.core.clock import Clock
 from stayfast.core.types import Request
 from stayfast.observe.metrics.counters import Labels, Samples
@@ -149,5 +150,5 @@ class CurrentSystem:
     def counters(self) -> Samples:
         routes, running = self.routes(), self._running
         leases = running.leases if running is not None else None
-        return {**selection_rows(routes), **prefix_counts(routes), **history_counts(routes),
+        return {**selection_rows(routes), **tier_rows(routes), **prefix_counts(routes), **history_counts(routes),
                 **quota_counters(leases)} if routes else {}

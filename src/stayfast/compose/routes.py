@@ -8,6 +8,7 @@ from stayfast.compose.caching import SemanticCaches, Stores, affinity_config, ma
 from stayfast.compose.classify import Classifiers, make_screen
 from stayfast.compose.context import ContextSteps
 from stayfast.compose.diet import make_diet_steps
+from stayfast.compose.tiers import make_ladder
 from stayfast.compose.token_counters import TokenCounters
 from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN
@@ -71,15 +72,17 @@ def _make_hooks(config: HooksConfig, clock: Clock) -> RouteHooks | None:
 def _make_route(name: str, settings: Settings, registry: Registry, old: Route | None, *, policy: RoutePolicy,
            sink: Sink) -> Route:
     route_settings = settings.routes[name]
-    targets = tuple(Target(registry[up], settings.model_for(name, up), settings.prices_for(up), _can_continue(settings, up))
-                    for up in route_settings.own_upstreams)
+    continues = {up: _can_continue(settings, up) for up in route_settings.own_upstreams}
+    ladder, targets = make_ladder(name, settings, registry, old, continues)
+    targets = targets or tuple(Target(registry[up], settings.model_for(name, up), settings.prices_for(up), continues[up])
+                               for up in route_settings.upstreams)
     fallback = route_settings.on_overrun.fallback
     tiers = tuple(tuple(Target(registry[up], settings.fallback_model_for(name, tier, up), settings.prices_for(up),
                                _can_continue(settings, up))
                         for up in tier.upstreams) for tier in fallback.tiers) if fallback else ()
     return Route(name, targets, route_settings.pick == "order", policy, route_settings.retry, tiers,
                  _make_hedging(route_settings, settings, old), route_settings.on_stall,
-                 _make_selector(name, route_settings, registry, old, sink))
+                 _make_selector(name, route_settings, registry, old, sink), ladder)
 
 
 def _make_cache(name: str, settings: Settings, old: Route | None, stores: Stores, semantic: SemanticCaches

@@ -49,6 +49,7 @@ from stayfast.compose.snapshot_source import SnapshotSource
 from stayfast.compose.snapshots import Snapshots, make_snapshots
 from stayfast.compose.state import state_report
 from stayfast.compose.telemetry import make_span_exporter, peer_addresses
+from stayfast.compose.tiers import make_tier_members
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.core.held_bytes import HeldBytes
@@ -312,7 +313,9 @@ def _registry(settings: Settings, observers: Observers, doors: Mapping[str, Engi
             member = UpstreamState(upstream, upstream_settings.limit, upstream_settings.breaker, rng, observers.sink,
                                    is_not_idempotent=not may_act_twice)
         members.append(member)
-    return Registry(members)
+    by_name = {member.upstream.name: member for member in members}
+    before = (old.settings, old.registry) if old is not None else None
+    return Registry([*members, *make_tier_members(settings, by_name, before, rng, observers.sink)])
 
 
 def _begin_slowly(registry: Registry, before: Registry, now: float) -> None:

@@ -7,6 +7,7 @@ and writes what the log and the metrics need by the methods of the record.
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
+from math import inf
 from random import Random
 
 import msgspec
@@ -169,6 +170,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     role: str = ""  # of a request that no client sent: refresh, audit, judge, verify, summary, job
     notes: tuple[str, ...] = ()  # for the record of the request
     key_id: str = ""  # of a stored key
+    start_within_s: float | None = None  # its headers limit the time to the first token
 
     @property
     def is_sdk_retry(self) -> bool:
@@ -210,8 +212,8 @@ class OutcomeRecord:
         self.attempts: list[Attempt] = []  # in the order of their starts
         self.cache: CacheResult | None = None  # of the lookup; None: the route has no cache
         self.cache_key: bytes | None = None  # of the stored answer that was returned, or under which the new one is stored
-        self.degraded: str | None = None  # fallback, stale, template, partial, capped: instead of failing
         self.guard: str | None = None  # the rule by which the guard flagged the request
+        self.degraded: str | None = None  # fallback, tier, stale, template, partial, capped: instead of failing
         self.notes: list[str] = []  # decisions and their reasons; names and figures only
         self.upstream: str | None = None  # the last one that was called, or "(cache)", "(template)"
 
@@ -318,6 +320,12 @@ class Exchange:
         moved.hooked = self.hooked
         moved.enter(Stage.ADMIT)
         return moved
+
+    @property
+    def start_by(self) -> float:
+        """The latest first token that the client wants, which of a whole answer is its end; infinite: it set no limit."""
+        limits_s = [one for one in (self.arrival.start_within_s, self.request.start_within_s) if one is not None]
+        return self.arrival.accepted_at + min(limits_s) if limits_s else inf
 
     def detach(self, record: OutcomeRecord) -> "Exchange":
         """The same request with its own timeouts, for the current Task: for a call that may outlive the request."""

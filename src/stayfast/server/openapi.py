@@ -62,7 +62,7 @@ _HEADERS: Json = {
     "server-timing": {"description": "Time spent in each stage.", "schema": {"type": "string"}},
     "x-stayfast-upstream": {"description": "The upstream that answered.", "schema": {"type": "string"}},
     "x-stayfast-attempts": {"description": "Number of upstream calls.", "schema": {"type": "string"}},
-    "x-stayfast-degraded": {"description": "fallback, stale, template, partial, trimmed (old turns left out) or capped.",
+    "x-stayfast-degraded": {"description": "fallback, tier, stale, template, partial, trimmed (turns left out) or capped.",
                             "schema": {"type": "string"}},
     "x-stayfast-guard": {"description": "flag, and the rule of the route's guard that matched.",
                          "schema": {"type": "string"}},

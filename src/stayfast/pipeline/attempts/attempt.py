@@ -31,6 +31,7 @@ OF_THE_REQUEST_TOO = (PAYMENT_REQUIRED, FORBIDDEN)  # or the request's fault: to
 REPEATS = "x-stainless-retry-count"
 FIRST, HEDGE, RETRY, FALLBACK, RESCUE = "first", "hedge", "retry", "fallback", "rescue"  # why an attempt is made
 COUNTS = "(counts)"  # the model of requests for token counts in baselines: they take no time of the model
+ESCALATION = "escalation"  # the answer of a smaller tier was not enough
 MAX_WORD = 64  # characters of an upstream's word in events
 
 
