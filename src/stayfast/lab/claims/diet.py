@@ -81,8 +81,8 @@ class DietClaim:
     statement = ("A date, id or counter that moves in a system prompt is named to the byte at all of 60 places, and in none "
                  "of 60 stable prompts. What the finding advises lets the share of input that is read from the provider's "
                  f"cache rise from at most {BEFORE_AT_MOST:.0%} to at least {AFTER_AT_LEAST:.0%}. Paragraphs that stand "
-                 f"twice are left out by the setting: the input falls by what was planted (within {SLACK:.0%}), and 0 answers "
-                 "fail. Virtual time.")
+                 f"twice are left out by the setting: the input falls by what was planted (within {SLACK:.0%}), and 0 "
+                 "answers fail. Virtual time.")
 
     async def run(self, conditions: Conditions) -> ClaimResult:
         extent = conditions.choose(self.full, self.quick)
