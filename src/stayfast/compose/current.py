@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from stayfast.compose.caching import Stores, prefix_counts, prefix_gauges, semantic_gauges, store_rows
 from stayfast.compose.credentials import Sources, credential_gauges
 from stayfast.compose.fleet import quota_counters, quota_gauges
+from stayfast.compose.history_reports import history_counts
 from stayfast.compose.passthrough import passed_rows
 from stayfast.compose.routes import prediction_error_rows, route_cache_rows
 from stayfast.compose.telemetry import ejection_rows, limit_rows, queue_rows, selection_rows, thread_rows
@@ -74,6 +75,11 @@ class CurrentSystem:
     def admission(self) -> Admit | None:
         """None: no system runs yet."""
         return self._running.gateway.admit if self._running is not None else None
+
+    def is_shedding(self) -> bool:
+        """Whether requests are rejected or wait now, so that no optional load is added."""
+        admit = self.admission()
+        return isinstance(admit, Admission) and admit.is_shedding(self._clock.now())
 
     def turns(self) -> Mapping[str, ServedTurn]:
         return self._running.turns if self._running is not None else {}
@@ -143,4 +149,5 @@ class CurrentSystem:
     def counters(self) -> Samples:
         routes, running = self.routes(), self._running
         leases = running.leases if running is not None else None
-        return {**selection_rows(routes), **prefix_counts(routes), **quota_counters(leases)} if routes else {}
+        return {**selection_rows(routes), **prefix_counts(routes), **history_counts(routes),
+                **quota_counters(leases)} if routes else {}

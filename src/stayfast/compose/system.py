@@ -21,6 +21,7 @@ from stayfast.compose.caching import (
     prefix_findings,
     prefix_state,
 )
+from stayfast.compose.context import ContextSteps
 from stayfast.compose.credentials import (
     Sources,
     credential_findings,
@@ -254,7 +255,9 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     embeds = make_embedding(settings, (old.settings, old.embedding) if old is not None else None)
     before = old.gateway.router.routes if old is not None else {}
     semantic = SemanticCaches(settings, embeds, clock=clock, sink=sink, serve=observers.current.serve)
-    named = make_routes(settings, registry, before, open_stores, semantic=semantic, clock=clock, sink=sink)
+    context = ContextSteps(settings, open_stores, clock=clock, serve=observers.current.serve,
+                           is_shedding=observers.current.is_shedding)
+    named = make_routes(settings, registry, before, open_stores, semantic=semantic, context=context, clock=clock, sink=sink)
     bind_routes(registry, named, LANES if settings.admission.lanes is not None else ())
     if old is not None:
         _begin_slowly(registry, old.registry, clock.now())
@@ -362,7 +365,8 @@ def _http(name: str, upstream_settings: HttpUpstream, sink: Sink, clock: Clock, 
 
 def _engine_client(name: str, address: Address, sink: Sink, clock: Clock) -> Upstream:
     http = HttpConfig(f"http://{address[0]}:{address[1]}/v1", max_connections=0, http="1.1")
-    dialect = DialectConfig("embedded", frozenset({Api.CHAT, Api.COMPLETIONS}), always_streams=True, request_usage=True)
+    dialect = DialectConfig("embedded", frozenset({Api.CHAT, Api.COMPLETIONS}), always_streams=True, request_usage=True,
+                            quirks=(Quirk.COMPACT_JSON,))
     return DialectUpstream(name, dialect, HttpClient(name, http, sink=sink, clock=clock), clock)
 
 

@@ -7,5 +7,5 @@ from stayfast.upstreams.state.upstream_state import Registry
 
 def make_token_counter(name: str, settings: Settings, registry: Registry) -> TokenCounter:
     """The counter of a route."""
-    return LearnedTokenCounter([(registry[upstream].baselines, settings.model_for(name, upstream) or "")
-                                for upstream in settings.routes[name].upstreams])
+    return LearnedTokenCounter(name, [(registry[upstream].baselines, settings.model_for(name, upstream) or "")
+                                      for upstream in settings.routes[name].upstreams])

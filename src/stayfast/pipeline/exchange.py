@@ -15,7 +15,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.events import StageDone, Trace
 from stayfast.core.steps import StepDone
-from stayfast.core.types import JOB, CacheControl, EventsOptions, Request, Stage
+from stayfast.core.types import JOB, JUDGE, SUMMARY, CacheControl, EventsOptions, Request, Stage
 from stayfast.pipeline.attempts.attempt import Attempt, is_sdk_retry
 from stayfast.pipeline.cache.route_cache import CacheResult
 from stayfast.pipeline.hooks.hook import HookRequest
@@ -151,7 +151,6 @@ SILENCE_SHARE = 0.95  # of an SDK's timeout: a substitute answer must be sent be
 SILENCE_MARGIN_S = 5.0  # the most that SILENCE_SHARE takes off a long timeout
 SILENCE_GRACE_S = 1.0  # without a substitute: end after the SDK, so that its caller sees the SDK's own timeout error
 REFRESH, AUDIT = "refresh", "audit"  # roles of calls that no client waits for
-JUDGE, VERIFY = "judge", "verify"  # roles of requests about answers: in the background, and while the client waits
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):
@@ -167,7 +166,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     urgency: Urgency | None = None  # None: the client set none
     cache: CacheControl | None = None  # from the request's headers
     events: EventsOptions | None = None  # the client accepts a turn's typed events
-    role: str = ""  # of a request that no client sent: refresh, audit, judge, verify, job
+    role: str = ""  # of a request that no client sent: refresh, audit, judge, verify, summary, job
     notes: tuple[str, ...] = ()  # for the record of the request
     key_id: str = ""  # of a stored key
 
@@ -190,8 +189,10 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_judgement(self) -> bool:
-        """Whether this compares two answers of a semantic cache, in the background: it has no cache, hedges or tenant."""
-        return self.role == JUDGE
+        """Whether this compares two answers or summarizes a conversation, in the background: it has no cache, hedges or
+        tenant.
+        """
+        return self.role in (JUDGE, SUMMARY)
 
     def new_span(self, rng: Random) -> Trace | None:
         """A span for one attempt, below the request's own; None without tracing."""
@@ -209,7 +210,7 @@ class OutcomeRecord:
         self.attempts: list[Attempt] = []  # in the order of their starts
         self.cache: CacheResult | None = None  # of the lookup; None: the route has no cache
         self.cache_key: bytes | None = None  # of the stored answer that was returned, or under which the new one is stored
-        self.degraded: str | None = None  # fallback, stale, template or partial: what was done instead of failing
+        self.degraded: str | None = None  # fallback, stale, template, partial, capped: instead of failing
         self.notes: list[str] = []  # decisions and their reasons; names and figures only
         self.upstream: str | None = None  # the last one that was called, or "(cache)", "(template)"
 

@@ -115,11 +115,9 @@ def _may_have_head(body: bytes) -> bool:
 
 
 def _input_tokens(ex: Exchange, done: RequestDone) -> float:
-    """As the upstream reported, else as `policy.prompt_tokens` estimates."""
-    n_bytes = len(ex.request.body)
+    """As the upstream reported, else as `policy.context.token_estimate` estimates."""
     if done.usage is not None and done.usage.input_total:
         return done.usage.input_total
     if ex.record.attempts:
-        last = ex.record.attempts[-1]
-        return last.member.baselines.prompt_tokens.estimate(last.call.model, n_bytes)
-    return n_bytes / BYTES_A_TOKEN
+        return ex.record.attempts[-1].estimate_input()
+    return len(ex.request.body) / BYTES_A_TOKEN

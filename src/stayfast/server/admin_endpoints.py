@@ -18,10 +18,12 @@ from stayfast.http.server.asgi import Message, Scope
 from stayfast.keys.principal import Principal, admins_only, allows_route, is_admin
 from stayfast.server import paths
 from stayfast.server.backend import ActiveSystem, PurgeFilter
+from stayfast.server.conversations import answer_conversations
 from stayfast.server.openapi import document
 from stayfast.server.paths import (
     ADMIN_PATHS,
     CACHE,
+    CONVERSATIONS,
     LIVE,
     METRICS,
     MODELS,
@@ -129,6 +131,8 @@ class AdminApp:
             return await self._for_admins(path, scope)
         if path == CACHE:
             return await self._caches(scope)
+        if path.startswith(CONVERSATIONS):
+            return await answer_conversations(self._current.backend.together, scope, self._visible_tenant(scope))
         key = parse_cache_key(path)
         if key is not None:
             return await self._inspect_answer(scope, key)

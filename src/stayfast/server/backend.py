@@ -56,6 +56,14 @@ class AllWorkers(Protocol):
     async def purge(self, what: PurgeFilter) -> bytes:
         """Remove stored answers; returns how many."""
 
+    async def histories(self) -> bytes:
+        """What the histories of all routes have done; counts only."""
+
+    async def delete_conversation(self, name: str, tenant: str | None) -> bytes | None:
+        """Delete the summaries of a session or conversation; returns how many, or None if there was none. tenant: whose;
+        None: of all.
+        """
+
     async def gateways(self) -> bytes:
         """All gateways that share state, this one at least."""
 

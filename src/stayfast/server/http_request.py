@@ -58,6 +58,8 @@ LLM_PATHS = {
     "/v1/responses": Api.RESPONSES,
     "/v1/messages": Api.MESSAGES,
     "/v1/messages/count_tokens": Api.COUNT_TOKENS,
+    "/v1/responses/input_tokens": Api.INPUT_TOKENS,
+    "/tokenize": Api.TOKENIZE,
 }
 LLM_ENDPOINTS = {prefix + path: api for prefix in ("", "/openai", "/anthropic") for path, api in LLM_PATHS.items()}
 _THIS_MACHINE = re.compile(rb"(?:localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0-9]*)?", re.IGNORECASE)

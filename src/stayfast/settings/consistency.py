@@ -16,6 +16,7 @@ from stayfast.policy.admission.overload import ANY_TENANT
 from stayfast.policy.fleet.config import REDIS_URL, REDIS_URL_FORM
 from stayfast.server.config import ServerConfig, check_exposure, is_loopback
 from stayfast.settings.credentials import credentials_problem
+from stayfast.settings.history import check_histories
 from stayfast.settings.model import Settings
 from stayfast.settings.passthrough import check_pass_through
 from stayfast.settings.price_table import all_rows, find_row
@@ -89,6 +90,7 @@ def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[
     _check_routes(settings, add_problem)
     _check_hooks(settings, check_hook, add_problem)
     _check_caches(settings, tree, add_problem)
+    check_histories(settings, add_problem)
     _check_jobs(settings, add_problem)
     check_pass_through(settings, add_problem)
     if settings.fleet.url is not None and find_spec("redis") is None:

@@ -22,6 +22,7 @@ from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.idempotency import IdempotencyConfig
 from stayfast.policy.context.config import ContextConfig
 from stayfast.policy.context.diet import PromptsConfig
+from stayfast.policy.context.output_cap import CapConfig
 from stayfast.policy.fleet.config import FleetConfig
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
 from stayfast.policy.resilience.breaker import BreakerConfig
@@ -142,6 +143,8 @@ class RouteSettings:
         "Response cache (docs/concepts/cache.md).")] = field(default_factory=CacheConfig)
     prefix: Annotated[PrefixConfig, SettingDoc(
         "Prompt caches of the providers (docs/concepts/prompt-layout.md).")] = field(default_factory=PrefixConfig)
+    cap: Annotated[CapConfig, SettingDoc(
+        "Output limits (docs/caps.md).")] = field(default_factory=CapConfig)
     context: Annotated[ContextConfig, SettingDoc(
         "What is sent of a prompt, and how its tokens are counted.")] = field(default_factory=ContextConfig)
     size: Annotated[SizeConfig, SettingDoc("Prompt size limits.", is_inline=True)] = field(default_factory=SizeConfig)

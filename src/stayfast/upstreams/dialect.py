@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 from stayfast.core.clock import Clock
 from stayfast.core.constants import DEGRADED_HEADER, HOP_HEADER, LARGE_REQUEST_BYTES
-from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.core.errors import Fault, Rejected, UpstreamFailed
 from stayfast.core.held_bytes import HeldBytes, Holding
-from stayfast.core.types import AnswerSummary, Api, Chunk
+from stayfast.core.types import COUNT_APIS, AnswerSummary, Api, Chunk
 from stayfast.http.client.client import HttpClient, Response
 from stayfast.http.client.response import RequestTemplate
 from stayfast.upstreams.authentication import Authenticator, CredentialMissing
@@ -27,9 +27,9 @@ from stayfast.wire.converse.errors import converse_failure
 from stayfast.wire.errors import Secrets, failure_of_response, find_in_band_failure
 from stayfast.wire.quirks import BodyQuirks, Quirk
 from stayfast.wire.request_body import can_collect_stream, can_translate, encode
+from stayfast.wire.token_counts import UpstreamCount
 from stayfast.wire.trace_context import encode_trace_headers
 from stayfast.wire.transcode import MAX_ANSWER_BYTES, Transcoder, make_transcoder
-from stayfast.wire.usage import count_tokens_answer
 
 PATHS = {Api.CHAT: "/chat/completions", Api.COMPLETIONS: "/completions", Api.EMBEDDINGS: "/embeddings",
          Api.RESPONSES: "/responses", Api.MESSAGES: "/messages", Api.COUNT_TOKENS: "/messages/count_tokens"}
@@ -50,6 +50,7 @@ _BEARER = "authorization"
 _KEY_HEADERS = {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}  # others send a bearer token
 _STREAM_REFUSALS = (400, 403, 404, 422, 501)  # statuses that refuse streaming, if the body contains "stream"
 MAX_UNSTREAMED_MODELS = 1024  # models
+MAX_COUNTED_BYTES = 16 * 1024  # of a prompt that is counted on the loop
 LARGE_BYTES = 256 * 1024  # of a whole answer: parsing less takes under a millisecond
 _READER = ThreadPoolExecutor(1, thread_name_prefix="stayfast-large-answers")  # two would contend for the GIL
 _CODINGS = ("gzip", "x-gzip", "deflate", "br", "zstd", "compress")  # RFC 9110 8.4.1 and later; others are not quoted
@@ -106,13 +107,13 @@ class DialectUpstream:
 
     def can_serve(self, api: Api) -> bool:
         """Natively, by translation, or (token counts of conversations) by an estimate."""
-        return api in self._speaks or (api is Api.COUNT_TOKENS and Api.MESSAGES in self._speaks)
+        return api in self._speaks or (api in COUNT_APIS and not self._speaks.keys().isdisjoint(PREFERRED))
 
     async def open(self, call: Call) -> AnswerStream:
         request = call.request
         spoken = self._speaks.get(request.api)
         if spoken is None:
-            return CountedAnswer(count_tokens_answer(request))
+            return await count_locally(call)
         streams = spoken.can_stream and (request.stream or self.always_streams)
         if (call.prefers_stream and not streams and spoken.can_stream and (spoken, call.model) not in self._whole_only
                 and can_collect_stream(request)):
@@ -384,6 +385,16 @@ class HttpStream:
             self._response.release()
         else:
             self._response.close()
+
+
+async def count_locally(call: Call, reported: UpstreamCount | None = None) -> "CountedAnswer":
+    """The answer to a request for a token count; a long prompt is counted in a thread. Raises Rejected."""
+    counting, request = call.counting, call.request
+    if counting is None:
+        raise Rejected(f"{request.api.value} requests are not counted here.", code="unsupported_api", param="model")
+    if len(request.body) > MAX_COUNTED_BYTES:
+        return CountedAnswer(await asyncio.get_running_loop().run_in_executor(_READER, counting.answer, request, reported))
+    return CountedAnswer(counting.answer(request, reported))
 
 
 class CountedAnswer:

@@ -31,6 +31,7 @@ from stayfast.wire.gemini import request as gemini
 from stayfast.wire.gemini.embeddings import encode_embeddings
 from stayfast.wire.messages import request as messages
 from stayfast.wire.responses import request as responses
+from stayfast.wire.token_counts import TokenizeRequest
 
 T = TypeVar("T")
 
@@ -282,6 +283,22 @@ def _decode_count_tokens(body: bytes) -> Request:
     return Request(Api.COUNT_TOKENS, parsed.model, False, body)
 
 
+def _decode_input_tokens(body: bytes) -> Request:
+    return Request(Api.INPUT_TOKENS, decode_typed(responses.INPUT_TOKENS_DECODER, body).model, False, body)
+
+
+def _decode_tokenize(body: bytes) -> Request:
+    parsed = decode_typed(_TOKENIZE, body)
+    if parsed.messages is not None:
+        if parsed.prompt is not None:
+            raise Rejected("prompt and messages exclude each other: send one of them.", code="invalid_type", param="prompt")
+        _check_parts(decode_typed(chat.CHAT_DECODER, body, expected=_ROLES).messages, _CHAT_PARTS)
+    elif parsed.prompt is None:
+        raise missing_field("messages")
+    return Request(Api.TOKENIZE, parsed.model, False, body)
+
+
+_TOKENIZE: Final = msgspec.json.Decoder(TokenizeRequest)
 _EXTENSION: Final = msgspec.json.Decoder(StayfastMember | None)
 _LITELLM_CACHE: Final = msgspec.json.Decoder(LiteLlmCache | None)
 _LITELLM_FIELDS: Final = frozenset(field.encode_name for field in msgspec.structs.fields(LiteLlmCache))
@@ -292,6 +309,8 @@ _DECODERS: Final[dict[Api, Callable[[bytes], Request]]] = {
     Api.RESPONSES: _decode_responses,
     Api.MESSAGES: _decode_messages,
     Api.COUNT_TOKENS: _decode_count_tokens,
+    Api.INPUT_TOKENS: _decode_input_tokens,
+    Api.TOKENIZE: _decode_tokenize,
 }
 
 

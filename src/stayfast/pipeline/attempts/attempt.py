@@ -117,6 +117,8 @@ class Attempt:
         if self._aim is not None and stream is not None:
             self._aim.note_first_token(self.name, now - self.began_at, stream.summary, is_whole=not self.is_incremental)
         self._news = (now, stream.summary.usage if stream is not None else None)
+        if call.request.cap is not None and stream is not None:
+            stream.summary.cap = call.request.cap
         if call.request.stream:
             asyncio.get_running_loop().call_soon(self._learn)
         else:
@@ -226,15 +228,20 @@ class Attempt:
             return self.usage_so_far(reported)
         if reported is not None and reported.input_total and outcome is SUCCESS:
             call = self.call
-            self.member.baselines.prompt_tokens.learn(call.model, len(call.request.body), reported.input_total)
+            if not call.request.is_stateful:  # else it may continue a conversation that only the provider has
+                self.member.baselines.prompt_tokens.learn(self._route, call.model[:MAX_NAME], call.request.body,
+                                                          reported.input_total)
         return reported
 
     def usage_so_far(self, reported: Usage | None) -> Usage:
         """The usage of an attempt that was not read to its end: as far as reported, else estimated."""
-        call = self.call
-        known = reported or Usage(input_total=self.member.baselines.prompt_tokens.estimate(call.model,
-                                                                                           len(call.request.body)))
+        known = reported or Usage(input_total=self.estimate_input())
         return replace(known, output=max(known.output, self.n_content))
+
+    def estimate_input(self) -> int:
+        """Its input tokens, by what the upstream's usage has shown."""
+        call = self.call
+        return self.member.baselines.prompt_tokens.estimate(self._route, call.model[:MAX_NAME], call.request.body)
 
     @property
     def is_hedge(self) -> bool:

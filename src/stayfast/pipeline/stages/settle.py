@@ -7,7 +7,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.constants import MAX_NAME
 from stayfast.core.errors import Shed, StayfastError
 from stayfast.core.events import Renewed, RequestDone, Sink
-from stayfast.core.types import SETTLE, AnswerSummary, Api
+from stayfast.core.types import LENGTH_REASONS, SETTLE, AnswerSummary, Api, Request
 from stayfast.pipeline.attempts.attempt import MAX_WORD
 from stayfast.pipeline.exchange import Exchange, steps_timing
 from stayfast.pipeline.prompt_versions import PromptVersions, RouteVersions
@@ -103,12 +103,23 @@ class Settle:
             is_client_retry=bool(arrival.headers) and arrival.is_sdk_retry,
             body_mark=mark_body(request.body),
             key_id=arrival.key_id,
+            cut_by=name_cut(request, summary) if finish in LENGTH_REASONS else None,
         )
         self._sink.emit(done)
         if done.ended_at >= self._sampler.due_at:
             self._sampler.note_end(ex, done)
         elif why is None and not arrival.role and (versions := self._versions.get(ex.route)) is not None:
             versions.count(request.body, done)
+
+
+def name_cut(request: Request, summary: AnswerSummary | None) -> str | None:
+    """Whose output limit ended the answer; upstream: nobody's, as of the model's context. None: the time ended it."""
+    if summary is None or summary.is_cut:
+        return None
+    if summary.cap is not None:
+        return summary.cap.by if summary.is_capped else "upstream"
+    own = request.max_output_tokens
+    return "client" if own is not None and summary.has_reached(own) else "upstream"
 
 
 def mark_body(body: bytes) -> int:

@@ -13,7 +13,7 @@ from stayfast.policy.context.prompt_costs import cost_of_change
 from stayfast.server.snapshot.service import SnapshotService
 
 
-class PromptTexts(Protocol):
+class PromptTextSource(Protocol):
     """The workers, which have the texts."""
 
     async def compare_prompts(self, version_id: str, before: str) -> bytes | None:
@@ -33,7 +33,7 @@ async def _read_rows(snapshots: SnapshotService) -> tuple[PromptVersionRow, ...]
     return (await asyncio.to_thread(msgspec.json.decode, body, type=Snapshot)).prompt_versions
 
 
-async def show_prompt(snapshots: SnapshotService, together: PromptTexts, version_id: str, against: str = "") -> bytes:
+async def show_prompt(snapshots: SnapshotService, together: PromptTextSource, version_id: str, against: str = "") -> bytes:
     """One version as JSON. against: the one to compare it with; empty: the one before it. Ids may be cut to 6 digits. Raises
     Rejected for an unknown or ambiguous id, Shed (503).
     """
