@@ -129,7 +129,7 @@ def test_upstream_invalid_setting_is_reported(upstream: str, complaint: str) -> 
     ('{m: ["${WHERE}"]}', 'routes.m.upstreams[0]: there is no upstream "${WHERE}"'),
     ("{m: {upstreams: []}}", "routes.m.upstreams: must name at least one upstream"),
     ("{m: [a, a]}", "routes.m.upstreams: must name each upstream once"),
-    ("{m: {}}", "routes.m: `upstreams` is missing: a list of text"),
+    ("{m: {}}", "routes.m.upstreams: must name at least one upstream"),
     ("{m: {upstreams: a}}", "routes.m.upstreams: must be a list: [text, ...]"),
     ('{"m 1": [a]}', 'routes."m 1": a name must be 1 to 200 visible ASCII characters'),
     ("{}", "routes: at least one route is required: a name that clients send as `model`"),

@@ -348,7 +348,7 @@ def _model_to_try(settings: Settings) -> str | None:
         if name in named:
             return name
     paid = {name for name, upstream in settings.upstreams.items() if isinstance(upstream, HttpUpstream)}
-    free = [name for name in named if not paid.intersection(settings.routes[name].upstreams)]
+    free = [name for name in named if not paid.intersection(settings.routes[name].own_upstreams)]
     if free or named or "*" not in settings.routes:
         return next(iter(free or named), None)
     behind = settings.routes["*"].upstreams

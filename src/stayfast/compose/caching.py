@@ -304,7 +304,7 @@ def prefix_state(routes: Mapping[str, Route], now: float) -> dict[str, Any]:
 def prefix_rules(settings: Settings) -> Iterator[str]:
     """Readable lines: the rules by which each route marks prompts for its providers' caches."""
     for name, route in settings.routes.items():
-        for upstream in route.upstreams if route.prefix.mode != "off" else ():
+        for upstream in route.own_upstreams if route.prefix.mode != "off" else ():
             upstream_settings, model = settings.upstreams[upstream], settings.model_for(name, upstream) or name
             if model == ANY_MODEL or not isinstance(upstream_settings, HttpUpstream):
                 continue

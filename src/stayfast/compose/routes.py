@@ -59,7 +59,7 @@ def _make_route(name: str, settings: Settings, registry: Registry, old: Route | 
            sink: Sink) -> Route:
     route_settings = settings.routes[name]
     targets = tuple(Target(registry[up], settings.model_for(name, up), settings.prices_for(up), _can_continue(settings, up))
-                    for up in route_settings.upstreams)
+                    for up in route_settings.own_upstreams)
     fallback = route_settings.on_overrun.fallback
     tiers = tuple(tuple(Target(registry[up], settings.fallback_model_for(name, tier, up), settings.prices_for(up),
                                _can_continue(settings, up))
@@ -79,13 +79,13 @@ def _make_cache(name: str, settings: Settings, old: Route | None, stores: Stores
     if config.mode == "off":
         return None
     made_by = [(up, settings.model_for(name, up), where.base_url if isinstance(where, HttpUpstream) else repr(where))
-               for up, where in ((up, settings.upstreams[up]) for up in route_settings.upstreams)]
+               for up, where in ((up, settings.upstreams[up]) for up in route_settings.own_upstreams)]
     origin = sha256(repr((name, made_by, config.epoch)).encode()).hexdigest()
     before = old.policy.cache if old is not None and old.policy.cache and old.policy.cache.origin == origin else None
     store = stores[config.store] if config.store else _memory_store(config, before)
     if before is not None and before.store is not store:
         before = None
-    first = route_settings.upstreams[0]
+    first = route_settings.own_upstreams[0]
     return RouteCache(config, origin, store, semantic.make_cache(name, config, before, store),
                       prices=settings.prices_for(first), model=settings.model_for(name, first),
                       renewing=before.refreshing if before is not None else None)
@@ -107,10 +107,10 @@ def _make_selector(name: str, route_settings: RouteSettings, registry: Registry,
     """Affinity, weights and ejection; None: the route has one upstream, or only the load decides."""
     config = PickConfig(route_settings.pick == "order", route_settings.weights, affinity_config(route_settings),
                         route_settings.eject)
-    if len(route_settings.upstreams) == 1 or config.is_plain:
+    if len(route_settings.own_upstreams) == 1 or config.is_plain:
         return None
     if config.affinity.mode != "off":
-        for upstream in route_settings.upstreams:
+        for upstream in route_settings.own_upstreams:
             registry[upstream].predict_ttft()
     if old is not None and old.selector is not None and old.selector.config == config:
         return old.selector
@@ -119,7 +119,7 @@ def _make_selector(name: str, route_settings: RouteSettings, registry: Registry,
 
 def _make_hedging(route_settings: RouteSettings, settings: Settings, old: Route | None) -> Hedging:
     """Hedging; none for a single embedded engine, which would be slower with two calls, nor for turns that change state."""
-    config, ups = route_settings.hedge, [settings.upstreams[name] for name in route_settings.upstreams]
+    config, ups = route_settings.hedge, [settings.upstreams[name] for name in route_settings.own_upstreams]
     is_engine = len(ups) == 1 and isinstance(ups[0], EmbeddedUpstream)
     if is_engine or any(isinstance(up, TurnUpstreamSettings) and not up.idempotent for up in ups):
         config = HedgeConfig(mode="off")
@@ -150,7 +150,7 @@ def models_requested(settings: Settings, upstream: str) -> Iterator[str]:
     """The models that routes request from an upstream, by its own names; those of fallbacks last."""
     for name, route_settings in settings.routes.items():
         model = settings.model_for(name, upstream)
-        if upstream in route_settings.upstreams and (name != ANY_MODEL or model):
+        if upstream in route_settings.own_upstreams and (name != ANY_MODEL or model):
             yield model or name
     for name, route_settings in settings.routes.items():
         fallback = route_settings.on_overrun.fallback

@@ -51,6 +51,10 @@ def find_unknown_upstreams(tree: Tree, variables: Mapping[str, str]) -> list[Pro
         then = node_at(node, "then")
         if isinstance(then, YamlList):
             fallbacks.update({(*path, "then", n): tier for n, tier in enumerate(then.items)})
+    for path, node in list(owners.items()):
+        listed = node_at(node, "tiers")
+        owners.update({(*path, "tiers", n): tier
+                       for n, tier in enumerate(listed.items if isinstance(listed, YamlList) else ())})
     for path, node in {**owners, **fallbacks}.items():
         listing = node_at(node, "upstreams") or node
         for n, item in enumerate(listing.items if isinstance(listing, YamlList) else ()):
@@ -218,7 +222,7 @@ def _check_routes(settings: Settings, add_problem: AddProblem) -> None:
     for name, route in settings.routes.items():
         fallback = route.on_overrun.fallback
         spare = [up for tier in fallback.tiers for up in tier.upstreams] if fallback is not None else []
-        if route.on_stall == "rescue" and continuing.isdisjoint((*route.upstreams, *spare)):
+        if route.on_stall == "rescue" and continuing.isdisjoint((*route.own_upstreams, *spare)):
             add_problem(("routes", name, "on_stall"), "rescue needs an upstream with supports_continuation: true")
         offline, others = route.size.oversize_route, settings.routes.keys() - {name}
         if offline and offline not in others:
@@ -260,7 +264,7 @@ def _check_job_stores(jobs: JobsConfig, add_problem: AddProblem) -> None:
 
 def find_warnings(settings: Settings) -> list[str]:
     """Warnings for valid settings that are probably a mistake, one line each."""
-    reached = {name for route in settings.routes.values() for name in route.upstreams}
+    reached = {name for route in settings.routes.values() for name in route.own_upstreams}
     for route in settings.routes.values():
         fallback = route.on_overrun.fallback
         reached.update(name for tier in (fallback.tiers if fallback is not None else ()) for name in tier.upstreams)

@@ -29,6 +29,7 @@ from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.routing.affinity import AffinityConfig
 from stayfast.policy.routing.outlier_ejection import EjectConfig
 from stayfast.policy.slo import Slo
+from stayfast.policy.tiers.config import TierConfig, TierEntry, TierLadder
 from stayfast.server.config import ServerConfig
 from stayfast.settings.presets import Preset
 from stayfast.settings.price_table import merge_prices
@@ -100,7 +101,8 @@ class RouteSettings:
 
     SHORTHAND: ClassVar[str] = "upstreams"
 
-    upstreams: Annotated[tuple[str, ...], SettingDoc("Upstreams of this route, by name.")]
+    upstreams: Annotated[tuple[str, ...], SettingDoc(
+        "Upstreams of this route, by name. Empty only where there are `tiers`.")] = ()
     pick: Annotated[Literal["balance", "order"], SettingDoc(
         "balance: the less busy of two random ones. order: the first healthy one of the list. Both fail over.")] = "balance"
     weights: Annotated[Mapping[str, float], SettingDoc(
@@ -111,6 +113,9 @@ class RouteSettings:
         "Outlier ejection: when an upstream is left out.")] = field(default_factory=EjectConfig)
     model: Annotated[str | None, SettingDoc(
         "Model name at these upstreams, unless their `models` name one. null: as the client sent it.")] = None
+    tiers: Annotated[tuple[TierEntry, ...], SettingDoc(
+        "Instead of `upstreams`: models from small to large, each at its own upstreams (docs/tiers.md).")] = ()
+    tier: Annotated[TierConfig, SettingDoc("How a tier is chosen.")] = field(default_factory=TierConfig)
     fallback: Annotated[Fallback | None, SettingDoc(
         "Upstreams for when the route's own failed or took too long. Short for on_overrun.fallback.", is_short=True)] = None
     preset: Annotated[Preset | None, SettingDoc(
@@ -144,13 +149,16 @@ class RouteSettings:
         "Store the events of streams, so that a client can reconnect with Last-Event-ID, at any gateway.")] = False
 
     def __post_init__(self) -> None:
-        if not self.upstreams:
+        if not self.upstreams and not self.tiers:
             raise ValueError("upstreams must name at least one upstream")
+        if self.upstreams and self.tiers:
+            raise ValueError("upstreams must be left out where there are tiers: each tier names its own")
         if len(set(self.upstreams)) < len(self.upstreams):
             raise ValueError("upstreams must name each upstream once")
+        TierLadder(self.tiers, self.tier)
         check_bounds(self)
         for name, weight in self.weights.items():
-            if name not in self.upstreams:
+            if name not in self.own_upstreams:
                 raise ValueError(f"weights.{name} is not one of the route's upstreams")
             if not 0.001 <= weight <= 1000:
                 raise ValueError(f"weights.{name} must be from 0.001 to 1000, not {weight}")
@@ -162,6 +170,11 @@ class RouteSettings:
                 divide_deadline(self.budget, self.total_s, self.on_overrun.fallback.reserve)
             except ValueError as error:
                 raise ValueError(f"on_overrun fallback.{error}") from None
+
+    @property
+    def own_upstreams(self) -> tuple[str, ...]:
+        """The upstreams of the route or of all its tiers, each once; without those of fallbacks."""
+        return self.upstreams or tuple(dict.fromkeys(name for tier in self.tiers for name in tier.upstreams))
 
     @property
     def total_s(self) -> float:
