@@ -35,6 +35,7 @@ from stayfast.lab.claims.storm import Storm
 from stayfast.lab.claims.stragglers import Stragglers
 from stayfast.lab.claims.table import TableClaim
 from stayfast.lab.claims.tail import Hangs, HedgeClaim, Tail
+from stayfast.lab.claims.tiers import TiersClaim
 from stayfast.lab.claims.tools import TOOLS
 from stayfast.lab.claims.truth import TruthClaim
 from stayfast.lab.harness.claim import Claim
@@ -47,7 +48,8 @@ def claims() -> dict[str, Claim]:
                                 Overload(), QUOTA,
                                 FleetClaim(), FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), LANES_CLAIM,
                                 Stragglers(),
-                                Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TableClaim(),
+                                Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TiersClaim(),
+                                TableClaim(),
                                 BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
                                 DoctorClaim(), JobThroughput(), BoardClaim(), PlanClaim(), DEADLINE, TOOLS, PARTIAL, AGENT)
     return {claim.name: claim for claim in found}

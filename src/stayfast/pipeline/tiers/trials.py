@@ -23,7 +23,7 @@ from stayfast.pipeline.tasks import BackgroundTasks
 from stayfast.pipeline.tiers.answer_verifier import CheckedAnswers, read_compared_text
 from stayfast.pipeline.tiers.evidence_book import EvidenceBook
 from stayfast.pipeline.tiers.tier_comparison import TierComparison
-from stayfast.pipeline.tiers.verification import TierFacts
+from stayfast.pipeline.tiers.verification import SHADOW, OnAnswer, TierFacts
 from stayfast.policy.tiers.enough import EnoughConfig
 from stayfast.policy.tiers.exploration import ExplorationBudget
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 MAX_ANSWER_BYTES: Final = 262_144  # longer answers are not compared
 _COMPARED_APIS: Final = frozenset((Api.CHAT, Api.COMPLETIONS, Api.MESSAGES, Api.RESPONSES))
 _MAX_COUNTS: Final = 64
-OnAnswer = Callable[[bytes, AnswerSummary], None]
 QuestionVector = Callable[[Request], "Floats | None"]  # None: the request has no question that can be embedded
 
 
@@ -92,6 +91,8 @@ class TierTrials:
     def explain(self, request: Request, facts: TierFacts) -> tuple[str | None, str]:
         """The advice, and its reason for the record of the request; empty without advice."""
         mode = self.config.mode
+        if facts.role.startswith(SHADOW):
+            return facts.role[len(SHADOW) + 1:], ""
         if mode not in ("cascade", "learned") or facts.role or (
                 mode == "cascade" and request.stream and not self._holds_streams):
             return None, ""

@@ -102,3 +102,9 @@ class EnoughConfig:
     def judge_route(self) -> str:
         """The route whose model compares answers; empty: none."""
         return "" if self.compare in (WORDS, EXACT) else self.compare
+
+
+def check_has_smaller_tier(config: EnoughConfig, n_tiers: int) -> None:
+    """Raises ValueError where the settings of a route want evidence, and there is nothing to choose from."""
+    if config.mode != "off" and n_tiers < 2:
+        raise ValueError("enough.mode must be off without at least two tiers: there is no smaller one")

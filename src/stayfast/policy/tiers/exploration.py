@@ -30,7 +30,7 @@ class ExplorationBudget:
         if self._at is not None:
             self._level = min(self.tokens_per_hour, self._level + (now - self._at) * self.tokens_per_hour / _HOUR_S)
         self._at = now
-        return self._level > 0 and self.n_running < self.max_running
+        return self._level >= 1 and self.n_running < self.max_running
 
     def start(self) -> None:
         self.n_running += 1

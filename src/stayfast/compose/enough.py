@@ -1,0 +1,130 @@
+"""The evidence about the tiers of each route, put together: checks, comparison, embedder, and calls off the path."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import import_module
+from random import Random
+from typing import TYPE_CHECKING
+
+from stayfast.core.clock import Clock
+from stayfast.core.events import Sink
+from stayfast.core.types import Request
+from stayfast.observe.metrics.counters import Samples
+from stayfast.observe.metrics.definitions import TIER_COMPARED, TIER_LABELS, TIER_PROVEN
+from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.stages.cache.llm_judge import LlmJudge
+from stayfast.pipeline.stages.relay import Reply
+from stayfast.pipeline.tiers.answer_verifier import CheckedAnswers
+from stayfast.pipeline.tiers.evidence_book import EvidenceBook, OutcomeIndex
+from stayfast.pipeline.tiers.tier_comparison import EqualTexts, TierComparison
+from stayfast.pipeline.tiers.trials import QuestionVector, TierTrials
+from stayfast.pipeline.tiers.verification import SHADOW
+from stayfast.policy.admission.priority import Urgency
+from stayfast.policy.tiers.enough import WORDS, EnoughConfig
+from stayfast.settings import RouteSettings, Settings
+from stayfast.stores.embedder import NoEmbedder
+from stayfast.turns.function import import_value
+from stayfast.wire.canonical import canonicalize
+
+if TYPE_CHECKING:
+    from stayfast.stores.embedder import Floats
+
+ServeOwn = Callable[[Request, Arrival], Awaitable[Reply]]
+REQUEST_ID = "shadow"
+JUDGE_SHARE = 0.5  # requests to the judge for each answer of the route that is compared; three for a doubtful pair
+
+
+def explain_missing_vectors(settings: Settings) -> str:
+    """Why no route can learn for which questions a tier is enough; empty: it can, or no route wants to."""
+    if not _wants_vectors(settings):
+        return ""
+    try:
+        load_question_vector()
+    except NoEmbedder as missing:
+        return f"enough.mode: learned decides nothing: {missing}"
+    return ""
+
+
+def _wants_vectors(settings: Settings) -> bool:
+    return any(route.enough.mode in ("learned", "shadow") for route in settings.routes.values())
+
+
+def load_question_vector() -> QuestionVector:
+    """The vector of a request's question. Blocks for 0.1 s. Raises NoEmbedder."""
+    try:
+        embedder = import_module("stayfast.stores.static_embedder").load_static_embedder()
+    except ImportError as missing:
+        raise NoEmbedder(f"{missing.name} is not installed: pip install '.[classify]' in Stayfast's checkout") from missing
+
+    def vector_of(request: Request) -> "Floats | None":
+        question = canonicalize(request).question
+        if not question or question.startswith(b"["):  # several parts, or none
+            return None
+        row: Floats = embedder.embed([question.decode()])[0]
+        return row
+
+    return vector_of
+
+
+class EnoughRoutes:
+    """Makes the evidence of each route of one set of settings, or takes over that of an unchanged route at a reload."""
+
+    def __init__(self, settings: Settings, *, clock: Clock, sink: Sink, serve: ServeOwn) -> None:
+        """serve: for requests that the gateway makes on its own."""
+        self._clock = clock
+        self._sink = sink
+        self._serve = serve
+        self._vector_of: QuestionVector | None = None
+        if _wants_vectors(settings):
+            try:
+                self._vector_of = load_question_vector()
+            except NoEmbedder:
+                self._vector_of = None  # `explain_missing_vectors` reports it at the start
+
+    def make_trials(self, route: str, settings: RouteSettings, before: TierTrials | None) -> TierTrials | None:
+        """The evidence of a route; None: it wants none. before: of a reload. Raises ValueError for a check that does not
+        exist.
+        """
+        config = settings.enough
+        if config.mode == "off":
+            return None
+        known = before.book if before is not None and before.config == config else None
+        book = known or EvidenceBook(config, _make_index if self._vector_of is not None else None)
+        return TierTrials(route, config, book, checks=self._make_checks(settings),
+                          comparison=self._comparison(route, config), serve=self._serve_tier, vector_of=self._vector_of,
+                          holds_streams=settings.tier.hold_streams, clock=self._clock, rng=Random(f"tiers {route}"))
+
+    def _make_checks(self, settings: RouteSettings) -> CheckedAnswers:
+        checks = settings.enough.checks
+        fits = import_module("stayfast.stores.json_schema").fits_schema if checks.json == "schema" else None
+        own = import_value(checks.hook) if checks.hook else None
+        if own is not None and not callable(own):
+            raise ValueError(f"enough.checks.hook {checks.hook} is no function")
+        return CheckedAnswers(settings.enough, holds_streams=settings.tier.hold_streams, fits_schema=fits, own_check=own)
+
+    def _comparison(self, route: str, config: EnoughConfig) -> TierComparison:
+        if not config.judge_route:
+            return EqualTexts(by_words=config.compare == WORDS)
+        return LlmJudge(route, config.judge_route, self._serve, share=JUDGE_SHARE, clock=self._clock,
+                        rng=Random(f"tier judge {route}"), sink=self._sink)
+
+    async def _serve_tier(self, request: Request, tier: str) -> Reply:
+        arrival = Arrival(REQUEST_ID, self._clock.now(), urgency=Urgency.BATCH, role=f"{SHADOW} {tier}")
+        return await self._serve(request, arrival)
+
+
+def _make_index(n_dims: int, most: int) -> OutcomeIndex:
+    found: OutcomeIndex = import_module("stayfast.stores.labelled_vectors").LabelledVectors(n_dims, most)
+    return found
+
+
+def tier_evidence_counts(trials: Mapping[str, TierTrials]) -> Samples:
+    """Counters of comparisons, by route, tier and result."""
+    return {TIER_COMPARED.name: [((route, *what), n) for route, one in trials.items() for what, n in one.counts.items()]}
+
+
+def tier_evidence_gauges(trials: Mapping[str, TierTrials]) -> Samples:
+    """Gauges: labels, by whether the tier was enough, and the tenants for which it is proven."""
+    found = [(route, stats) for route, one in trials.items() for stats in one.book.stats()]
+    return {TIER_LABELS.name: [((route, stats.tier, word), n) for route, stats in found
+                               for word, n in (("yes", stats.n_enough), ("no", stats.n_labels - stats.n_enough))],
+            TIER_PROVEN.name: [((route, stats.tier), stats.n_proven) for route, stats in found]}
