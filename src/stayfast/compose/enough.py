@@ -11,6 +11,7 @@ from stayfast.core.types import Request
 from stayfast.observe.metrics.counters import Samples
 from stayfast.observe.metrics.definitions import TIER_COMPARED, TIER_LABELS, TIER_PROVEN
 from stayfast.pipeline.exchange import Arrival
+from stayfast.pipeline.plan import Route
 from stayfast.pipeline.stages.cache.llm_judge import LlmJudge
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.pipeline.tiers.answer_verifier import CheckedAnswers
@@ -117,14 +118,25 @@ def _make_index(n_dims: int, most: int) -> OutcomeIndex:
     return found
 
 
-def tier_evidence_counts(trials: Mapping[str, TierTrials]) -> Samples:
+def trials_of(route: Route | None) -> TierTrials | None:
+    """The evidence of a route; None: it collects none."""
+    observer = route.ladder.observer if route is not None and route.ladder is not None else None
+    return observer if isinstance(observer, TierTrials) else None
+
+
+def _all_trials(routes: Mapping[str, Route]) -> list[tuple[str, TierTrials]]:
+    return [(name, trials) for name, route in routes.items() if (trials := trials_of(route)) is not None]
+
+
+def tier_evidence_counts(routes: Mapping[str, Route]) -> Samples:
     """Counters of comparisons, by route, tier and result."""
-    return {TIER_COMPARED.name: [((route, *what), n) for route, one in trials.items() for what, n in one.counts.items()]}
+    return {TIER_COMPARED.name: [((route, *what), n) for route, one in _all_trials(routes)
+                                 for what, n in one.counts.items()]}
 
 
-def tier_evidence_gauges(trials: Mapping[str, TierTrials]) -> Samples:
+def tier_evidence_gauges(routes: Mapping[str, Route]) -> Samples:
     """Gauges: labels, by whether the tier was enough, and the tenants for which it is proven."""
-    found = [(route, stats) for route, one in trials.items() for stats in one.book.stats()]
+    found = [(route, stats) for route, one in _all_trials(routes) for stats in one.book.stats()]
     return {TIER_LABELS.name: [((route, stats.tier, word), n) for route, stats in found
                                for word, n in (("yes", stats.n_enough), ("no", stats.n_labels - stats.n_enough))],
             TIER_PROVEN.name: [((route, stats.tier), stats.n_proven) for route, stats in found]}

@@ -5,6 +5,8 @@ from dataclasses import replace
 from hashlib import sha256
 
 from stayfast.compose.caching import SemanticCaches, Stores, affinity_config, make_planner
+from stayfast.compose.enough import EnoughRoutes
+from stayfast.compose.tiers import make_ladder
 from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.events import Sink
@@ -34,7 +36,7 @@ from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 
 
 def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route], stores: Stores, *,
-           semantic: SemanticCaches, clock: Clock, sink: Sink) -> dict[str, Route]:
+           semantic: SemanticCaches, evidence: EnoughRoutes, clock: Clock, sink: Sink) -> dict[str, Route]:
     """All routes by name. old: before a reload; the new routes take over what they have learned if its settings are
     unchanged.
     """
@@ -45,7 +47,7 @@ def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route]
         prefix = make_planner(name, route_settings, before, clock, sink)
         policy = replace(make_policy(name, route_settings), cache=cache, prefix=prefix,
                          hooks=_make_hooks(route_settings.hooks, clock))
-        made[name] = _make_route(name, settings, registry, before, policy=policy, sink=sink)
+        made[name] = _make_route(name, settings, registry, before, policy=policy, sink=sink, evidence=evidence)
     return made
 
 
@@ -56,17 +58,19 @@ def _make_hooks(config: HooksConfig, clock: Clock) -> RouteHooks | None:
 
 
 def _make_route(name: str, settings: Settings, registry: Registry, old: Route | None, *, policy: RoutePolicy,
-           sink: Sink) -> Route:
+           sink: Sink, evidence: EnoughRoutes) -> Route:
     route_settings = settings.routes[name]
-    targets = tuple(Target(registry[up], settings.model_for(name, up), settings.prices_for(up), _can_continue(settings, up))
-                    for up in route_settings.own_upstreams)
+    continues = {up: _can_continue(settings, up) for up in route_settings.own_upstreams}
+    ladder, targets = make_ladder(name, settings, registry, old, continues, evidence=evidence)
+    targets = targets or tuple(Target(registry[up], settings.model_for(name, up), settings.prices_for(up), continues[up])
+                               for up in route_settings.upstreams)
     fallback = route_settings.on_overrun.fallback
     tiers = tuple(tuple(Target(registry[up], settings.fallback_model_for(name, tier, up), settings.prices_for(up),
                                _can_continue(settings, up))
                         for up in tier.upstreams) for tier in fallback.tiers) if fallback else ()
     return Route(name, targets, route_settings.pick == "order", policy, route_settings.retry, tiers,
                  _make_hedging(route_settings, settings, old), route_settings.on_stall,
-                 _make_selector(name, route_settings, registry, old, sink))
+                 _make_selector(name, route_settings, registry, old, sink), ladder)
 
 
 def _make_cache(name: str, settings: Settings, old: Route | None, stores: Stores, semantic: SemanticCaches

@@ -29,6 +29,7 @@ from stayfast.compose.credentials import (
     make_credentials,
 )
 from stayfast.compose.current import CurrentSystem, Running
+from stayfast.compose.enough import EnoughRoutes
 from stayfast.compose.fleet import (
     boot_name,
     gateway_id,
@@ -47,6 +48,7 @@ from stayfast.compose.snapshot_source import SnapshotSource
 from stayfast.compose.snapshots import Snapshots, make_snapshots
 from stayfast.compose.state import state_report
 from stayfast.compose.telemetry import make_span_exporter, peer_addresses
+from stayfast.compose.tiers import make_tier_members
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.core.held_bytes import HeldBytes
@@ -251,7 +253,9 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     embeds = make_embedding(settings, (old.settings, old.embedding) if old is not None else None)
     before = old.gateway.router.routes if old is not None else {}
     semantic = SemanticCaches(settings, embeds, clock=clock, sink=sink, serve=observers.current.serve)
-    named = make_routes(settings, registry, before, open_stores, semantic=semantic, clock=clock, sink=sink)
+    evidence = EnoughRoutes(settings, clock=clock, sink=sink, serve=observers.current.serve)
+    named = make_routes(settings, registry, before, open_stores, semantic=semantic, evidence=evidence, clock=clock,
+                        sink=sink)
     bind_routes(registry, named, LANES if settings.admission.lanes is not None else ())
     if old is not None:
         _begin_slowly(registry, old.registry, clock.now())
@@ -290,7 +294,9 @@ def _registry(settings: Settings, observers: Observers, doors: Mapping[str, Engi
             member = UpstreamState(upstream, upstream_settings.limit, upstream_settings.breaker, rng, observers.sink,
                                    is_not_idempotent=not may_act_twice)
         members.append(member)
-    return Registry(members)
+    by_name = {member.upstream.name: member for member in members}
+    before = (old.settings, old.registry) if old is not None else None
+    return Registry([*members, *make_tier_members(settings, by_name, before, rng, observers.sink)])
 
 
 def _begin_slowly(registry: Registry, before: Registry, now: float) -> None:

@@ -95,7 +95,7 @@ class AttemptDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     is_lost: bool = False  # ended because another attempt brought the first token
     steps: tuple[StepDone, ...] = ()  # of a turn that is served as a model, in order of their start
     detail: str = ""  # of a fault, for operators: addresses and system error numbers
-    role: str = "first"  # first, hedge, retry, fallback, rescue; without a client: refresh, audit, judge, verify
+    role: str = "first"  # first, hedge, retry, fallback, rescue, escalation; without a client: refresh, audit, judge, verify
     is_stream: bool = True  # the client asked for a stream
     response_id: str | None = None  # the upstream's name for its answer
     response_model: str | None = None  # the model that the upstream named in its answer

@@ -106,6 +106,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     n_choices: int = 1
     is_stateful: bool = False  # `store: true`, previous_response_id, ...: must never be sent twice
     client_timeout_s: float | None = None  # the client's own time-out, if its body states one
+    start_within_s: float | None = None  # the client's time to the first token, from its accept; None: no limit of its own
     cache: CacheControl | None = None  # from its body
     previous_response_id: str | None = None  # responses: the stored response that it continues
     is_background: bool = False  # responses: the client polls for the answer

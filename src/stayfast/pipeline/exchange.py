@@ -212,7 +212,7 @@ class OutcomeRecord:
         self.attempts: list[Attempt] = []  # in the order of their starts
         self.cache: CacheResult | None = None  # of the lookup; None: the route has no cache
         self.cache_key: bytes | None = None  # of the stored answer that was returned, or under which the new one is stored
-        self.degraded: str | None = None  # fallback, stale, template or partial: what was done instead of failing
+        self.degraded: str | None = None  # fallback, tier, stale, template, partial: what was done instead of failing
         self.notes: list[str] = []  # decisions and their reasons; names and figures only
         self.upstream: str | None = None  # the last one that was called, or "(cache)", "(template)"
 

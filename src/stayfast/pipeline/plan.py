@@ -15,6 +15,7 @@ from stayfast.pipeline.context.step import ContextStep
 from stayfast.pipeline.hooks.route_hooks import RouteHooks
 from stayfast.pipeline.prompt_cache.planner import PlannedPrompt, PromptCachePlanner
 from stayfast.pipeline.routing.selector import RoutingFeedback, Target, UpstreamSelector
+from stayfast.pipeline.tiers.ladder import LadderPlan, RouteTiers
 from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.admission.fair_share import TenantShare
 from stayfast.policy.admission.overload import SizeConfig
@@ -82,6 +83,7 @@ class Route:
     hedging: Hedging = field(default_factory=no_hedging)
     on_stall: OnStall = "wait"
     selector: UpstreamSelector | None = None  # affinity, weights, ejection; None: none of them
+    ladder: RouteTiers | None = None  # the tiers whose targets `targets` has; None: it has no tiers
     # targets that can serve an API
     targets_by_api: Mapping[Api, tuple[Target, ...]] = field(init=False, compare=False, repr=False)
 
@@ -109,6 +111,9 @@ class Plan(msgspec.Struct, frozen=True):
     lane: str = ""  # of its admission
     band: int = 0
     share: TenantShare | None = None
+    ladder: LadderPlan | None = None  # its tiers, of which `candidates` are the first; None: the route has none
+    hedge_to: tuple[Target, ...] = ()  # targets of hedges, best first; empty: the candidates
+    role: str = ""  # of its attempts; empty: as usual
 
 
 class AnswerSource(Protocol):

@@ -58,7 +58,7 @@ _HEADERS: Json = {
     "server-timing": {"description": "Time spent in each stage.", "schema": {"type": "string"}},
     "x-stayfast-upstream": {"description": "The upstream that answered.", "schema": {"type": "string"}},
     "x-stayfast-attempts": {"description": "Number of upstream calls.", "schema": {"type": "string"}},
-    "x-stayfast-degraded": {"description": "What replaced a failure: fallback, stale, template or partial.",
+    "x-stayfast-degraded": {"description": "What replaced a failure: fallback, tier, stale, template or partial.",
                             "schema": {"type": "string"}},
     "x-cache": {"description": "hit, stale, miss, coalesced or bypass, with kind, age, key, reason; on routes with a cache.",
                 "schema": {"type": "string"}},

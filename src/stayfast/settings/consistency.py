@@ -229,8 +229,24 @@ def _check_routes(settings: Settings, add_problem: AddProblem) -> None:
         if offline and offline not in others:
             message = f"no other route is named {quote(offline)}{suggest(offline, others)}"
             add_problem(("routes", name, "oversize_route"), message)
+        _check_service_tiers(name, settings, add_problem)
         if "*" in name and name != "*":
             add_problem(("routes", name), 'no patterns: name each model, or use the route "*" for other names')
+
+
+def _check_service_tiers(name: str, settings: Settings, add_problem: AddProblem) -> None:
+    """Each upstream of a tier must have a word for its service tier."""
+    for n, tier in enumerate(settings.routes[name].tiers):
+        for upstream in tier.upstreams if tier.service_tier else ():
+            config = settings.upstreams.get(upstream)
+            words = config.service_words if isinstance(config, HttpUpstream) else {}
+            if config is not None and tier.service_tier not in words:
+                known = f"it has {', '.join(words)}" if words else "it has none"
+                add_problem(("routes", name, "tiers", n, "service_tier"), f"upstream {quote(upstream)} has no word for "
+                            f"{tier.service_tier} ({known}): set upstreams.{upstream}.service_tiers, or remove it")
+            if f"{upstream}:{tier.service_tier}" in settings.upstreams:
+                add_problem(("routes", name, "tiers", n, "service_tier"),
+                            f"another upstream is named {quote(f'{upstream}:{tier.service_tier}')}: rename it")
 
 
 def _check_caches(settings: Settings, tree: Tree, add_problem: AddProblem) -> None:

@@ -38,6 +38,13 @@ class Sending(msgspec.Struct):
     has_started: bool = False
 
 
+class RequestedTier(msgspec.Struct, frozen=True, gc=False):
+    """A service tier of a provider, by its own word. replaces: also the one that a client chose."""
+
+    word: str
+    replaces: bool = False
+
+
 class Call(msgspec.Struct, frozen=True, gc=False):
     """One attempt: a request, the upstream's own name of its model, and its time limits."""
 
@@ -54,6 +61,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     events: EventsOptions | None = None  # None: plain chunks
     prefers_stream: bool = False  # a part of a whole answer is useful, so request a stream from the upstream if possible
     sending: Sending | None = None  # the upstream sets its `has_started`; None: not needed
+    service_tier: RequestedTier | None = None  # None: as the client's body has it
 
 
 class AnswerStream(Protocol):

@@ -49,7 +49,7 @@ REFUSED = _counter("refused", "Requests refused before routing.", "status", "cod
 CLIENT_LEFT = _counter("client_left", "Clients that disconnected before the end.", "route", "phase")
 DEADLINE_EXCEEDED = _counter("deadline_exceeded", "Requests ended by a time limit, by stage.", "route", "stage", "limit")
 STAGE_OVERRUNS = _counter("stage_overruns", "Requests by the first stage that exceeded its allowance.", "route", "stage")
-DEGRADED = _counter("degraded", "Requests answered by fallback, stale answer, template or in part.", "route", "kind")
+DEGRADED = _counter("degraded", "Requests answered by fallback, a smaller tier, stale, template or part.", "route", "kind")
 ATTEMPTS = _counter("attempts", "Calls to upstreams by outcome, fault and error status.", "route", "upstream", "outcome",
                     "fault", "status")
 RETRIES = _counter("retries", "Calls to upstreams after the first one of a request.", *_WHERE)
@@ -74,6 +74,9 @@ CACHE_SAVED_S = _counter("cache_saved_seconds", "Time to the first token saved b
 CACHE_SAVED_USD = _counter("cache_saved_usd", "Original cost of the answers of hits, USD.", "route", "kind")
 CACHE_REFRESHES = _counter("cache_refreshes", "Background refreshes of stale answers.", "route", "result")
 AFFINITY = _counter("affinity", "Routing decisions with affinity: hit, moved for load, or new.", *_WHERE, "result")
+TIER_REQUESTS = _counter("tier_requests", "Requests on routes with tiers, by the tier and why it was called.", "route",
+                         "tier", "why")
+TIER_ANSWERS = _counter("tier_answers", "Answers of tiers, by the service tier that was served.", "route", "tier", "served")
 PREFIX_TOKENS = _counter("prefix_tokens", "Prompt tokens sent (estimated), known or new to the upstream.", *_WHERE, "kind")
 PREFIX_CACHE = _counter("prefix_cache_requests", "Answers on routes with `prefix`, by the provider's cache result.", *_WHERE,
                         "result")
@@ -193,7 +196,8 @@ FAMILIES = (
     REQUESTS, REFUSED, CLIENT_LEFT, DEADLINE_EXCEEDED, STAGE_OVERRUNS, DEGRADED, ATTEMPTS, RETRIES, RETRIES_WITHHELD,
     EJECTIONS, HEDGES, RESCUES, STALLS, TRUNCATED, TOKENS, COST, UNPRICED, OPENED, REUSED, ENGINE_STATES,
     CREDENTIAL_RENEWALS, SHEDS, CACHE,
-    CACHE_SAVED_S, CACHE_SAVED_USD, CACHE_REFRESHES, AFFINITY, PREFIX_TOKENS, PREFIX_CACHE, PREFIX_CACHE_TOKENS,
+    CACHE_SAVED_S, CACHE_SAVED_USD, CACHE_REFRESHES, AFFINITY, TIER_REQUESTS, TIER_ANSWERS,
+    PREFIX_TOKENS, PREFIX_CACHE, PREFIX_CACHE_TOKENS,
     PREFIX_WAITS, STORE, TURN_STEPS, TURN_THREADS, LOST, TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE,
     STEP_SECONDS, HANDSHAKE,
     STORE_SECONDS, LOOP_LAG, IN_FLIGHT, QUEUE_DEPTH, LIMIT, BREAKER_STATE, EJECTED, PREDICTOR_ERROR, RETRY_BUDGET,

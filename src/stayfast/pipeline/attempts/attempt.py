@@ -30,6 +30,7 @@ PAYMENT_REQUIRED, FORBIDDEN, NOT_FOUND, TOO_MANY = 402, 403, 404, 429
 OF_THE_REQUEST_TOO = (PAYMENT_REQUIRED, FORBIDDEN)  # or the request's fault: too many tokens, a moderated prompt
 REPEATS = "x-stainless-retry-count"
 FIRST, HEDGE, RETRY, FALLBACK, RESCUE = "first", "hedge", "retry", "fallback", "rescue"  # why an attempt is made
+ESCALATION = "escalation"  # the answer of a smaller tier was not enough
 MAX_WORD = 64  # characters of an upstream's word in events
 
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from stayfast.core.types import AnswerSummary, Chunk
 from stayfast.upstreams.base import AnswerStream
 
+MAX_ANSWER_BYTES = 262_144
+
 
 class ObservedStream:
     """An `AnswerStream` that passes everything on. `on_answer` is called once, if the answer came to its end and has at most
@@ -14,7 +16,7 @@ class ObservedStream:
     __slots__ = ("_max_bytes", "_n_bytes", "_on_answer", "_parts", "_stream")
 
     def __init__(self, stream: AnswerStream, first_chunk: Chunk, on_answer: Callable[[bytes, AnswerSummary], None],
-                 max_bytes: int) -> None:
+                 max_bytes: int = MAX_ANSWER_BYTES) -> None:
         self._stream = stream
         self._parts = [first_chunk.data]
         self._n_bytes = len(first_chunk.data)

@@ -30,7 +30,6 @@ from stayfast.policy.tiers.exploration import ExplorationBudget
 if TYPE_CHECKING:
     from stayfast.stores.embedder import Floats
 
-MAX_ANSWER_BYTES: Final = 262_144  # longer answers are not compared
 _COMPARED_APIS: Final = frozenset((Api.CHAT, Api.COMPLETIONS, Api.MESSAGES, Api.RESPONSES))
 _MAX_COUNTS: Final = 64
 QuestionVector = Callable[[Request], "Floats | None"]  # None: the request has no question that can be embedded
@@ -76,7 +75,7 @@ class TierTrials:
         self.counts: dict[tuple[str, str], int] = {}  # by tier and result: enough, not_enough, unclear, failed
         self.comparison = comparison
         self._route = route
-        self._checks = checks
+        self.checks = checks
         self._serve = serve
         self._vector_of = vector_of
         self._holds_streams = holds_streams
@@ -85,8 +84,11 @@ class TierTrials:
         self._tasks = BackgroundTasks()
 
     def advise(self, request: Request, facts: TierFacts) -> str | None:
-        """The smallest tier that is proven to be enough; None: no opinion."""
-        return self.explain(request, facts)[0]
+        """The smallest tier that is proven to be enough; None: no opinion. Its reason is noted."""
+        tier, why = self.explain(request, facts)
+        if why:
+            facts.note(why)
+        return tier
 
     def explain(self, request: Request, facts: TierFacts) -> tuple[str | None, str]:
         """The advice, and its reason for the record of the request; empty without advice."""
@@ -106,9 +108,11 @@ class TierTrials:
                 return tier, f"{tier} is enough if its answer passes the checks"
         return None, ""
 
-    def observe(self, request: Request, facts: TierFacts, served: str) -> OnAnswer | None:
-        """What is to be called with the whole answer of the tier `served`; None: this answer is not compared."""
-        if facts.role or served not in facts.tiers or request.api not in _COMPARED_APIS:
+    def observe(self, request: Request, facts: TierFacts, served: str, advised: str) -> OnAnswer | None:
+        """What is to be called with the whole answer of the tier `served`; None: this answer is not compared: by chance, or
+        because another tier was advised, and had no time or failed.
+        """
+        if facts.role or served != advised or request.api not in _COMPARED_APIS:
             return None
         smaller = _tiers_below(facts)
         was_given = served in smaller
@@ -155,7 +159,7 @@ class TierTrials:
     async def _judge(self, trial: _Trial, served: tuple[bytes, AnswerSummary], made: tuple[bytes, AnswerSummary]) -> None:
         small, large = (served, made) if trial.was_given else (made, served)
         request = trial.request
-        is_passed = trial.was_given or not await self._checks.find_failure(request, *small)
+        is_passed = trial.was_given or not await self.checks.find_failure(request, *small)
         if not is_passed and self.config.mode == "cascade":
             self._count(trial.small, "replaced")  # it would not be given to a client
             return

@@ -29,6 +29,7 @@ class TierFacts(msgspec.Struct, frozen=True, gc=False):
     start: str
     deadline: Deadline
     role: str = ""
+    note: Callable[[str], object] = str  # for the record of the request; the default drops it
 
 
 class TierAdvisor(Protocol):
@@ -44,8 +45,10 @@ OnAnswer = Callable[[bytes, AnswerSummary], None]
 class TierObserver(Protocol):
     """Learns from the answers of all tiers, off the path. Belongs to one loop; never awaits, never raises."""
 
-    def observe(self, request: Request, facts: TierFacts, served: str) -> OnAnswer | None:
-        """What is to be called with the whole answer, given to the client by the tier `served`; None: nothing."""
+    def observe(self, request: Request, facts: TierFacts, served: str, advised: str) -> OnAnswer | None:
+        """What is to be called with the whole answer, given to the client by the tier `served`; None: nothing. advised: the
+        tier that was enough for the request.
+        """
 
     def note_failed(self, request: Request, facts: TierFacts, tier: str) -> None:
         """A tier's answer was not enough, and was replaced."""

@@ -70,7 +70,7 @@ class Scene:
     async def give(self, text: str, served: str = "large", facts: TierFacts = FACTS, n: int = 1) -> None:
         """Clients get `text` from a tier."""
         for _ in range(n):
-            on_answer = self.trials.observe(REQUEST, facts, served)
+            on_answer = self.trials.observe(REQUEST, facts, served, served)
             if on_answer is not None:
                 on_answer(body(text), whole())
             await settle(self.trials)
@@ -144,7 +144,7 @@ def test_shadow_changes_nothing_and_background_calls_go_where_they_are_sent() ->
         assert scene.trials.advise(REQUEST, FACTS) is None
         assert scene.trials.counts == {("small", "enough"): 150}
         assert scene.trials.advise(REQUEST, SHADOWED) == "small"
-        assert scene.trials.observe(REQUEST, SHADOWED, "small") is None
+        assert scene.trials.observe(REQUEST, SHADOWED, "small", "small") is None
 
     play(script)
 
@@ -164,8 +164,8 @@ def test_requests_that_may_not_be_sent_twice_are_not_compared() -> None:
         for name in ("is_stateful", "is_stored", "is_background"):
             changed: dict[str, Any] = {name: True}
             request = msgspec.structs.replace(REQUEST, **changed)
-            assert scene.trials.observe(request, FACTS, "large") is None
-        assert scene.trials.observe(REQUEST, FACTS, "elsewhere") is None
+            assert scene.trials.observe(request, FACTS, "large", "large") is None
+        assert scene.trials.observe(REQUEST, FACTS, "small", "large") is None
 
     play(script)
 
