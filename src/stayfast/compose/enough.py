@@ -24,7 +24,7 @@ from stayfast.policy.tiers.enough import WORDS, EnoughConfig
 from stayfast.settings import RouteSettings, Settings
 from stayfast.stores.embedder import NoEmbedder
 from stayfast.turns.function import import_value
-from stayfast.wire.canonical import canonicalize
+from stayfast.wire.answer_reading import read_question
 
 if TYPE_CHECKING:
     from stayfast.stores.embedder import Floats
@@ -57,10 +57,10 @@ def load_question_vector() -> QuestionVector:
         raise NoEmbedder(f"{missing.name} is not installed: pip install '.[classify]' in Stayfast's checkout") from missing
 
     def vector_of(request: Request) -> "Floats | None":
-        question = canonicalize(request).question
-        if not question or question.startswith(b"["):  # several parts, or none
+        question = read_question(request)
+        if not question:
             return None
-        row: Floats = embedder.embed([question.decode()])[0]
+        row: Floats = embedder.embed([question])[0]
         return row
 
     return vector_of

@@ -21,7 +21,7 @@ from typing import Final
 from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure, NeedsData, Sense
 from stayfast.lab.harness.virtual import run_virtual
 from stayfast.lab.tiers.desk import PRICE_RATIO, SMALL, run_desk
-from stayfast.lab.tiers.labellers import CLASSES, BankQuestions, LabelledAnswer, TierAnswers, fit_tiers
+from stayfast.lab.tiers.labellers import CLASSES, BankQuestions, LabelledAnswer, TierAnswers, fit_tiers, narrow_small
 from stayfast.lab.tiers.outcomes import TierOutcome, cost_figure, difference_figures
 from stayfast.policy.tiers.enough import EXACT, ChecksConfig, EnoughConfig
 
@@ -62,7 +62,7 @@ class TiersClaim:
         for seed in seeds:
             conditions.report_progress(f"seed {seed}")
             full = fit_tiers(bank, N_TRAIN, seed, accepted=ACCEPTED)
-            part = fit_tiers(bank, N_TRAIN, seed, accepted=ACCEPTED, n_known=N_KNOWN)
+            part = narrow_small(bank, full, N_TRAIN, seed, n_known=N_KNOWN)
             cascades.append(_run(bank, full, cascade_config(full.min_p), seed))
             learned.append(_run(bank, part, learned_config(), seed))
             guessing = full._replace(small=_guess(full, len(bank.intents), seed))

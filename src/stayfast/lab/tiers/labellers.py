@@ -74,26 +74,30 @@ class TierAnswers(NamedTuple):
                    for answer, question in zip(answers, self.questions, strict=True)) / len(self.questions)
 
 
-def fit_tiers(bank: BankQuestions, n_train: int, seed: int, *, accepted: float, n_known: int | None = None) -> TierAnswers:
-    """Fit both tiers to `n_train` of the questions, drawn by `seed`; the others are answered. n_known: the small tier knows
-    the questions about so many intents only; None: of all.
-    """
+def fit_tiers(bank: BankQuestions, n_train: int, seed: int, *, accepted: float) -> TierAnswers:
+    """Fit both tiers to `n_train` of the questions, drawn by `seed`; the others are answered."""
+    train, rest, intents = _split(bank, n_train, seed)
+    held, others, n = train[:n_train // N_HELD_OUT], train[n_train // N_HELD_OUT:], len(bank.intents)
+    min_p = _find_min_p(_answer(bank.small_vectors, intents, others, held, n),
+                        _answer(bank.large_vectors, intents, others, held, n), accepted)
+    return TierAnswers([bank.questions[row] for row in rest.tolist()], _answer(bank.small_vectors, intents, train, rest, n),
+                       _answer(bank.large_vectors, intents, train, rest, n), min_p)
+
+
+def narrow_small(bank: BankQuestions, tiers: TierAnswers, n_train: int, seed: int, *, n_known: int) -> TierAnswers:
+    """The same tiers, but the small one is fitted to the questions about `n_known` of the intents only."""
     numpy = import_module("numpy")
-    rng = numpy.random.default_rng(seed)
-    order = rng.permutation(len(bank.questions))
-    intents = numpy.array([question.intent for question in bank.questions])
-    train, rest = order[:n_train], order[n_train:]
-    known = train
-    if n_known is not None:
-        known = train[numpy.isin(intents[train], rng.permutation(len(bank.intents))[:n_known])]
-    held = train[:len(train) // N_HELD_OUT]
-    small_held = _answer(bank.small_vectors, intents, numpy.setdiff1d(known, held), held, len(bank.intents))
-    large_held = _answer(bank.large_vectors, intents, numpy.setdiff1d(train, held), held, len(bank.intents))
-    return TierAnswers(
-        [bank.questions[row] for row in rest.tolist()],
-        _answer(bank.small_vectors, intents, known, rest, len(bank.intents)),
-        _answer(bank.large_vectors, intents, train, rest, len(bank.intents)),
-        _find_min_p(small_held, large_held, accepted))
+    train, rest, intents = _split(bank, n_train, seed)
+    known = numpy.random.default_rng(seed).permutation(len(bank.intents))[:n_known]
+    train = train[numpy.isin(intents[train], known)]
+    return tiers._replace(small=_answer(bank.small_vectors, intents, train, rest, len(bank.intents)))
+
+
+def _split(bank: BankQuestions, n_train: int, seed: int) -> tuple[Any, Any, Any]:
+    """Rows to fit, rows to answer, and the intents of all."""
+    numpy = import_module("numpy")
+    order = numpy.random.default_rng(seed).permutation(len(bank.questions))
+    return order[:n_train], order[n_train:], numpy.array([question.intent for question in bank.questions])
 
 
 def _answer(vectors: "Floats", intents: Any, train: Any, rows: Any, n_intents: int) -> list[LabelledAnswer]:

@@ -41,8 +41,8 @@ from stayfast.policy.cache.drift import AuditTest, TestedHits
 from stayfast.policy.tiers.enough import EnoughConfig
 
 K_NEAREST: Final = 20
-SHARPNESS: Final = 10.0
-PRIOR: Final = 1.0
+SHARPNESS: Final = 20.0
+PRIOR: Final = 0.1
 N_SCORE_BINS: Final = 50
 CASCADE_SCORE: Final = 1.0
 ALARM: Final = 1000.0  # audits, on average, before a tier at the bound is rejected by chance
