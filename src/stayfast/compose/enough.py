@@ -3,31 +3,30 @@
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import import_module
 from random import Random
-from typing import TYPE_CHECKING
 
+from stayfast.compose.classify import Classifiers
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.core.types import Request
 from stayfast.observe.metrics.counters import Samples
 from stayfast.observe.metrics.definitions import TIER_COMPARED, TIER_LABELS, TIER_PROVEN
+from stayfast.pipeline.classify.vectors import SharedVectors, SyncEmbedder
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.plan import Route
 from stayfast.pipeline.stages.cache.llm_judge import LlmJudge
 from stayfast.pipeline.stages.relay import Reply
-from stayfast.pipeline.tiers.answer_verifier import CheckedAnswers
+from stayfast.pipeline.tiers.answer_verifier import CertainLabel, CheckedAnswers
 from stayfast.pipeline.tiers.evidence_book import EvidenceBook, OutcomeIndex
 from stayfast.pipeline.tiers.tier_comparison import EqualTexts, TierComparison
 from stayfast.pipeline.tiers.trials import QuestionVector, TierTrials
 from stayfast.pipeline.tiers.verification import SHADOW
 from stayfast.policy.admission.priority import Urgency
+from stayfast.policy.classify.head import UNKNOWN
 from stayfast.policy.tiers.enough import WORDS, EnoughConfig
 from stayfast.settings import RouteSettings, Settings
 from stayfast.stores.embedder import NoEmbedder
 from stayfast.turns.function import import_value
-from stayfast.wire.answer_reading import read_question
-
-if TYPE_CHECKING:
-    from stayfast.stores.embedder import Floats
+from stayfast.wire.classify.texts import read_texts
 
 ServeOwn = Callable[[Request, Arrival], Awaitable[Reply]]
 REQUEST_ID = "shadow"
@@ -39,7 +38,7 @@ def explain_missing_vectors(settings: Settings) -> str:
     if not _wants_vectors(settings):
         return ""
     try:
-        load_question_vector()
+        _load_static_embedder()
     except NoEmbedder as missing:
         return f"enough.mode: learned decides nothing: {missing}"
     return ""
@@ -49,37 +48,36 @@ def _wants_vectors(settings: Settings) -> bool:
     return any(route.enough.mode in ("learned", "shadow") for route in settings.routes.values())
 
 
-def load_question_vector() -> QuestionVector:
-    """The vector of a request's question. Blocks for 0.1 s. Raises NoEmbedder."""
+def _load_static_embedder() -> SyncEmbedder:
+    """Blocks for 0.1 s. Raises NoEmbedder."""
     try:
-        embedder = import_module("stayfast.stores.static_embedder").load_static_embedder()
+        found: SyncEmbedder = import_module("stayfast.stores.static_embedder").load_static_embedder()
     except ImportError as missing:
         raise NoEmbedder(f"{missing.name} is not installed: pip install '.[classify]' in Stayfast's checkout") from missing
+    return found
 
-    def vector_of(request: Request) -> "Floats | None":
-        question = read_question(request)
-        if not question:
-            return None
-        row: Floats = embedder.embed([question])[0]
-        return row
 
-    return vector_of
+def _make_question_vector(vectors: SharedVectors) -> QuestionVector | None:
+    """Of the vectors that all readers of questions share; None: the static embedder is missing."""
+    if vectors.static is None:
+        try:
+            vectors.static = _load_static_embedder()
+        except NoEmbedder:
+            return None  # `explain_missing_vectors` reports it at the start
+    return vectors.question_vector
 
 
 class EnoughRoutes:
     """Makes the evidence of each route of one set of settings, or takes over that of an unchanged route at a reload."""
 
-    def __init__(self, settings: Settings, *, clock: Clock, sink: Sink, serve: ServeOwn) -> None:
+    def __init__(self, settings: Settings, *, clock: Clock, sink: Sink, serve: ServeOwn,
+                 classifiers: Classifiers | None = None) -> None:
         """serve: for requests that the gateway makes on its own."""
         self._clock = clock
         self._sink = sink
         self._serve = serve
-        self._vector_of: QuestionVector | None = None
-        if _wants_vectors(settings):
-            try:
-                self._vector_of = load_question_vector()
-            except NoEmbedder:
-                self._vector_of = None  # `explain_missing_vectors` reports it at the start
+        self._classifiers = classifiers or Classifiers()
+        self._vector_of = _make_question_vector(self._classifiers.vectors) if _wants_vectors(settings) else None
 
     def make_trials(self, route: str, settings: RouteSettings, before: TierTrials | None) -> TierTrials | None:
         """The evidence of a route; None: it wants none. before: of a reload. Raises ValueError for a check that does not
@@ -90,17 +88,34 @@ class EnoughRoutes:
             return None
         known = before.book if before is not None and before.config == config else None
         book = known or EvidenceBook(config, _make_index if self._vector_of is not None else None)
-        return TierTrials(route, config, book, checks=self._make_checks(settings),
+        return TierTrials(route, config, book, checks=self._make_checks(route, settings),
                           comparison=self._comparison(route, config), serve=self._serve_tier, vector_of=self._vector_of,
                           holds_streams=settings.tier.hold_streams, clock=self._clock, rng=Random(f"tiers {route}"))
 
-    def _make_checks(self, settings: RouteSettings) -> CheckedAnswers:
+    def _make_checks(self, route: str, settings: RouteSettings) -> CheckedAnswers:
         checks = settings.enough.checks
         fits = import_module("stayfast.stores.json_schema").fits_schema if checks.json == "schema" else None
         own = import_value(checks.hook) if checks.hook else None
         if own is not None and not callable(own):
             raise ValueError(f"enough.checks.hook {checks.hook} is no function")
-        return CheckedAnswers(settings.enough, holds_streams=settings.tier.hold_streams, fits_schema=fits, own_check=own)
+        return CheckedAnswers(settings.enough, holds_streams=settings.tier.hold_streams, fits_schema=fits, own_check=own,
+                              certain_label=self._make_label_check(route, checks.classifier))
+
+    def _make_label_check(self, route: str, name: str) -> CertainLabel | None:
+        if not name:
+            return None
+        classifier = self._classifiers.by_name.get(name)
+        if classifier is None:
+            raise ValueError(f"routes.{route}.enough.checks.classifier: no classifier is named {name!r}")
+
+        def find_doubt(request: Request) -> str:
+            try:
+                found = classifier.classify_now(read_texts(request).question)
+            except NoEmbedder:
+                return f"{name} cannot be used"
+            return f"{name} does not know the label, p {found.p:.2f}" if found.label == UNKNOWN else ""
+
+        return find_doubt
 
     def _comparison(self, route: str, config: EnoughConfig) -> TierComparison:
         if not config.judge_route:

@@ -5,8 +5,10 @@ from dataclasses import replace
 from hashlib import sha256
 
 from stayfast.compose.caching import SemanticCaches, Stores, affinity_config, make_planner
+from stayfast.compose.classify import Classifiers, make_screen
 from stayfast.compose.enough import EnoughRoutes
 from stayfast.compose.tiers import make_ladder
+from stayfast.compose.token_counters import make_token_counter
 from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.events import Sink
@@ -36,7 +38,8 @@ from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 
 
 def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route], stores: Stores, *,
-           semantic: SemanticCaches, evidence: EnoughRoutes, clock: Clock, sink: Sink) -> dict[str, Route]:
+           semantic: SemanticCaches, evidence: EnoughRoutes, clock: Clock, sink: Sink,
+           classifiers: Classifiers | None = None) -> dict[str, Route]:
     """All routes by name. old: before a reload; the new routes take over what they have learned if its settings are
     unchanged.
     """
@@ -45,8 +48,10 @@ def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route]
         before = old.get(name)
         cache = _make_cache(name, settings, before, stores, semantic)
         prefix = make_planner(name, route_settings, before, clock, sink)
-        policy = replace(make_policy(name, route_settings), cache=cache, prefix=prefix,
-                         hooks=_make_hooks(route_settings.hooks, clock))
+        counter = make_token_counter(name, settings, registry)
+        policy = replace(make_policy(name, route_settings), cache=cache, prefix=prefix, counter=counter,
+                         hooks=_make_hooks(route_settings.hooks, clock),
+                         screen=make_screen(name, route_settings, classifiers or Classifiers(), clock, sink))
         made[name] = _make_route(name, settings, registry, before, policy=policy, sink=sink, evidence=evidence)
     return made
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -11,7 +11,9 @@ from stayfast.core.types import Allowance, AnswerSummary, Api, CacheControl, Chu
 from stayfast.pipeline.attempts.hedge_plans import Hedging, no_hedging
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.cache.semantic import SemanticQuery
+from stayfast.pipeline.classify.screen import RequestScreen
 from stayfast.pipeline.context.step import ContextStep
+from stayfast.pipeline.context.token_counter import UNLEARNED, TokenCounter
 from stayfast.pipeline.hooks.route_hooks import RouteHooks
 from stayfast.pipeline.prompt_cache.planner import PlannedPrompt, PromptCachePlanner
 from stayfast.pipeline.routing.selector import RoutingFeedback, Target, UpstreamSelector
@@ -26,6 +28,7 @@ from stayfast.stores.base import CachedAnswer
 from stayfast.upstreams.base import AnswerStream
 
 OnStall = Literal["wait", "end", "rescue"]  # what is done when a running answer stalls
+START_NOTHING: Final[Callable[[], object]] = bool  # for admissions that count no first tokens; a call without a frame
 CallKey = tuple[bytes, bool, bool]  # of calls that equal requests share: key of the question; streamed; usage at its end
 
 
@@ -33,7 +36,7 @@ class Admitted(msgspec.Struct, frozen=True):
     """admit -> gateway: a place in the gateway."""
 
     release: Callable[[], None]  # gives the place back; to be called exactly once
-    start_reply: Callable[[], None] | None = None  # called when the call is over: at the first token of a stream
+    start_reply: Callable[[], object] = START_NOTHING  # called when the call is over: at the first token of a stream
     lane: str = ""  # empty: there are no lanes
     band: int = 0
     share: TenantShare | None = None  # the tenant's; None: all are admitted at once
@@ -60,7 +63,9 @@ class RoutePolicy:
     size: SizeConfig | None = None  # None: prompts may be of any length
     prefix: PromptCachePlanner | None = None
     hooks: RouteHooks | None = None
+    screen: RequestScreen | None = None  # before the cache: guard, and another route by class
     context: tuple[ContextStep, ...] = ()  # run in order; empty: prompts are sent as clients sent them
+    counter: TokenCounter = UNLEARNED
     dearest: Prices = field(default_factory=dict)  # highest prices of all targets, by the client's model name; set by Route
 
     @property

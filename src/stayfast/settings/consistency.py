@@ -15,6 +15,7 @@ from stayfast.observe.tracing.config import otlp_problem
 from stayfast.policy.admission.overload import ANY_TENANT
 from stayfast.policy.fleet.config import REDIS_URL, REDIS_URL_FORM
 from stayfast.server.config import ServerConfig, check_exposure, is_loopback
+from stayfast.settings.classify import check_classifiers
 from stayfast.settings.credentials import credentials_problem
 from stayfast.settings.model import Settings
 from stayfast.settings.passthrough import check_pass_through
@@ -91,6 +92,7 @@ def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[
     _check_hooks(settings, check_hook, add_problem)
     _check_caches(settings, tree, add_problem)
     _check_jobs(settings, add_problem)
+    check_classifiers(settings, add_problem)
     check_pass_through(settings, add_problem)
     if settings.fleet.url is not None and find_spec("redis") is None:
         add_problem(("fleet", "url"), _NO_REDIS)

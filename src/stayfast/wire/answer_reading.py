@@ -62,22 +62,6 @@ def read_wanted_output(request: Request) -> WantedOutput:
     return WantedOutput(_is_json(found), _object(found.get("json_schema")).get("schema"))
 
 
-def read_question(request: Request) -> str:
-    """The text of the last user message, or of a prompt; empty: there is none, or its form is unknown."""
-    try:
-        fields = parse_object(request.body)
-    except SHAPE_ERRORS:
-        return ""
-    found = fields.get("prompt") if request.api is Api.COMPLETIONS else fields.get(
-        "input" if request.api is Api.RESPONSES else "messages")
-    if isinstance(found, str):
-        return found
-    content = next((one.get("content") for one in reversed(_objects(found)) if one.get("role") == "user"), None)
-    if isinstance(content, str):
-        return content
-    return "\n".join([text for part in _objects(content) if isinstance(text := part.get("text"), str)])
-
-
 def _is_json(output: Json) -> bool:
     return output.get("type") in ("json_schema", "json_object")
 

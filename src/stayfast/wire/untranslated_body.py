@@ -25,13 +25,13 @@ class Embeddings(Struct, gc=False):
     error: Any = None
 
 
-class TokenCount(Struct, gc=False):
+class CountAnswer(Struct, gc=False):
     input_tokens: int | None = None
     error: Any = None
 
 
-_DECODERS: Final[dict[Api, "msgspec.json.Decoder[Embeddings | TokenCount]"]] = {
-    Api.EMBEDDINGS: msgspec.json.Decoder(Embeddings), Api.COUNT_TOKENS: msgspec.json.Decoder(TokenCount)}
+_DECODERS: Final[dict[Api, "msgspec.json.Decoder[Embeddings | CountAnswer]"]] = {
+    Api.EMBEDDINGS: msgspec.json.Decoder(Embeddings), Api.COUNT_TOKENS: msgspec.json.Decoder(CountAnswer)}
 
 
 class UntranslatedDecoder(BodyDecoder):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import Api, Request
-from stayfast.wire.answer_reading import read_answer, read_question, read_wanted_output
+from stayfast.wire.answer_reading import read_answer, read_wanted_output
 
 MESSAGE = [{"role": "user", "content": "q"}]
 
@@ -96,16 +96,3 @@ def test_wanted_output_by_dialect(api: Api, fields: dict[str, Any], is_json: boo
 def test_reading_never_raises(api: Api, stream: bool, data: bytes) -> None:
     read_answer(Request(api, "m", stream, data), data)
     read_wanted_output(Request(api, "m", stream, data))
-    read_question(Request(api, "m", stream, data))
-
-
-@pytest.mark.parametrize(("api", "fields", "question"), [
-    (Api.CHAT, {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {
-        "role": "user", "content": "c"}], "logprobs": True}, "c"),
-    (Api.MESSAGES, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}]}, "a"),
-    (Api.RESPONSES, {"input": "a"}, "a"),
-    (Api.RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}]}, "a"),
-    (Api.COMPLETIONS, {"prompt": "a"}, "a"), (Api.COMPLETIONS, {"prompt": [1, 2]}, ""),
-    (Api.CHAT, {"messages": [{"role": "system", "content": "a"}]}, "")])
-def test_question_is_the_last_user_message(api: Api, fields: dict[str, Any], question: str) -> None:
-    assert read_question(Request(api, "m", False, msgspec.json.encode(fields))) == question

@@ -76,6 +76,11 @@ class Reply:
         return "partial" if self._stream.summary.is_cut else self._ex.record.degraded
 
     @property
+    def guard(self) -> str | None:
+        """The rule by which the guard flagged the request."""
+        return self._ex.record.guard
+
+    @property
     def cache(self) -> str | None:
         """The result of the cache lookup, as a header; None: the route has no cache."""
         record = self._ex.record

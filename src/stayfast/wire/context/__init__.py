@@ -1,0 +1,1 @@
+"""The parts of a conversation: its turns, and the summary that replaces older ones."""
