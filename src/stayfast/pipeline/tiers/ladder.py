@@ -17,7 +17,7 @@ from stayfast.core.errors import Fault
 from stayfast.core.events import AttemptDone
 from stayfast.core.types import Api, Outcome, Request
 from stayfast.pipeline.routing.selector import Target
-from stayfast.pipeline.tiers.verification import TierAdvisor, TierFacts, TierObserver, TierVerifier
+from stayfast.pipeline.tiers.verification import SHADOW, TierAdvisor, TierFacts, TierObserver, TierVerifier
 from stayfast.policy.tiers.choice import (
     FASTER,
     LARGER,
@@ -170,6 +170,9 @@ class RouteTiers:
                           note)
         options = [self._option(tier, request, now, lane) for tier in tiers]
         start = self._find_start(request, facts, options, waits=start_by < inf)
+        if role.startswith(SHADOW):  # another tier's answer would be compared with itself
+            only = LadderStep(tiers[start], order(tiers[start].by_api[request.api]))
+            return LadderPlan(self, (only,), tiers[start], facts)
         left = TimeLeft(ends_at - now, start_by - now)
         name, explored_at = options[start].name, self._explored_at.get(options[start].name, -inf)
         choice = choose_tier(options, start, left, down=self.declared.config.down,

@@ -41,6 +41,10 @@ class TrialReply(Protocol):
     @property
     def summary(self) -> AnswerSummary: ...
 
+    @property
+    def degraded(self) -> str | None:
+        """What was done instead of failing; None: the tier itself answered."""
+
     async def next(self) -> Chunk | None:
         """The next part; None after the last."""
 
@@ -150,7 +154,10 @@ class TierTrials:
                 other = await _read_all(reply)
             usage = reply.summary.usage
             n_tokens = None if usage is None else usage.input_total + usage.output
-            await self._judge(trial, (data, summary), (other, reply.summary))
+            if reply.degraded is None:
+                await self._judge(trial, (data, summary), (other, reply.summary))
+            else:
+                self._count(trial.small, "failed")
         except StayfastError:
             self._count(trial.small, "failed")
         finally:

@@ -40,6 +40,7 @@ class ScriptedReply:
 
     def __init__(self, text: str) -> None:
         self.summary = whole()
+        self.degraded: str | None = None
         self._parts = [Chunk(body(text), 1)]
 
     async def next(self) -> Chunk | None:
