@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from stayfast.compose.caching import Stores, prefix_counts, prefix_gauges, semantic_gauges, store_rows
 from stayfast.compose.credentials import Sources, credential_gauges
+from stayfast.compose.enough import tier_evidence_counts, tier_evidence_gauges
 from stayfast.compose.fleet import quota_counters, quota_gauges
 from stayfast.compose.history_reports import history_counts
 from stayfast.compose.passthrough import passed_rows
@@ -142,6 +143,7 @@ class CurrentSystem:
         return {**limit_rows(running.registry), **ejection_rows(routes, now), **prediction_error_rows(running.registry),
                 **route_cache_rows(routes),
                 **store_rows(running.stores), **prefix_gauges(routes, now), **semantic_gauges(routes),
+                **tier_evidence_gauges(routes),
                 **thread_rows(running.turns), **self.read_job_gauges(), **quota_gauges(running.leases),
                 **credential_gauges(running.credentials),
                 PASSED_IN_FLIGHT.name: passed_rows(running.passthrough),
@@ -150,5 +152,6 @@ class CurrentSystem:
     def counters(self) -> Samples:
         routes, running = self.routes(), self._running
         leases = running.leases if running is not None else None
-        return {**selection_rows(routes), **tier_rows(routes), **prefix_counts(routes), **history_counts(routes),
+        return {**selection_rows(routes), **tier_rows(routes), **tier_evidence_counts(routes), **prefix_counts(routes),
+                **history_counts(routes),
                 **quota_counters(leases)} if routes else {}

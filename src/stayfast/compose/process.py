@@ -28,6 +28,7 @@ from stayfast.compose.classify import ClassifierFiles, mismatched_encoders, read
 from stayfast.compose.credentials import CredentialTasks
 from stayfast.compose.engine_metrics import make_scrapers
 from stayfast.compose.engines import Engines, retire_engine
+from stayfast.compose.enough import explain_missing_vectors
 from stayfast.compose.fleet import shared_buckets
 from stayfast.compose.job_stores import open_job_stores
 from stayfast.compose.jobs import JobsHost, ProcessParts
@@ -252,6 +253,8 @@ class Process:
         elif why := explain_missing_packages(system.settings, has_head=system.files.needs_encoder(system.settings)):
             self._observers.log.write_event("semantic_off", level="warning", detail=why)
         self._tasks.spawn(self._load_tokenizers(system))
+        if why := explain_missing_vectors(system.settings):
+            self._observers.log.write_event("learned_off", level="warning", detail=why)
         if self._observers.worker_sync is not None:
             routes = system.gateway.router.routes.values()
             members = [(f"{name} {upstream_settings!r}", system.registry[name]) for name,

@@ -8,6 +8,7 @@ from stayfast.compose.caching import SemanticCaches, Stores, affinity_config, ma
 from stayfast.compose.classify import Classifiers, make_screen
 from stayfast.compose.context import ContextSteps
 from stayfast.compose.diet import make_diet_steps
+from stayfast.compose.enough import EnoughRoutes
 from stayfast.compose.tiers import make_ladder
 from stayfast.compose.token_counters import TokenCounters
 from stayfast.core.clock import Clock
@@ -40,8 +41,8 @@ from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 
 
 def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route], stores: Stores, *,
-           semantic: SemanticCaches, context: ContextSteps, clock: Clock, sink: Sink, classifiers: Classifiers | None = None
-           ) -> dict[str, Route]:
+           semantic: SemanticCaches, context: ContextSteps, evidence: EnoughRoutes, clock: Clock, sink: Sink,
+           classifiers: Classifiers | None = None) -> dict[str, Route]:
     """All routes by name. old: before a reload; the new routes take over what they have learned if its settings are
     unchanged.
     """
@@ -59,7 +60,7 @@ def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route]
                          hooks=_make_hooks(route_settings.hooks, clock),
                          screen=make_screen(name, route_settings, classifiers or Classifiers(), clock, sink))
         policy = replace(policy, context=(*policy.context, *make_diet_steps(route_settings.context.diet)))
-        made[name] = _make_route(name, settings, registry, before, policy=policy, sink=sink)
+        made[name] = _make_route(name, settings, registry, before, policy=policy, sink=sink, evidence=evidence)
     return made
 
 
@@ -70,10 +71,10 @@ def _make_hooks(config: HooksConfig, clock: Clock) -> RouteHooks | None:
 
 
 def _make_route(name: str, settings: Settings, registry: Registry, old: Route | None, *, policy: RoutePolicy,
-           sink: Sink) -> Route:
+           sink: Sink, evidence: EnoughRoutes) -> Route:
     route_settings = settings.routes[name]
     continues = {up: _can_continue(settings, up) for up in route_settings.own_upstreams}
-    ladder, targets = make_ladder(name, settings, registry, old, continues)
+    ladder, targets = make_ladder(name, settings, registry, old, continues, evidence=evidence)
     targets = targets or tuple(Target(registry[up], settings.model_for(name, up), settings.prices_for(up), continues[up])
                                for up in route_settings.upstreams)
     fallback = route_settings.on_overrun.fallback

@@ -31,6 +31,7 @@ from stayfast.compose.credentials import (
     make_credentials,
 )
 from stayfast.compose.current import CurrentSystem, Running
+from stayfast.compose.enough import EnoughRoutes
 from stayfast.compose.fleet import (
     boot_name,
     gateway_id,
@@ -272,8 +273,9 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     semantic = SemanticCaches(settings, embeds, clock=clock, sink=sink, serve=observers.current.serve)
     context = ContextSteps(settings, open_stores, clock=clock, serve=observers.current.serve,
                            is_shedding=observers.current.is_shedding)
-    named = make_routes(settings, registry, before, open_stores, semantic=semantic, context=context, clock=clock, sink=sink,
-                        classifiers=classifiers)
+    evidence = EnoughRoutes(settings, clock=clock, sink=sink, serve=observers.current.serve, classifiers=classifiers)
+    named = make_routes(settings, registry, before, open_stores, semantic=semantic, context=context, evidence=evidence,
+                        clock=clock, sink=sink, classifiers=classifiers)
     bind_routes(registry, named, LANES if settings.admission.lanes is not None else ())
     if old is not None:
         _begin_slowly(registry, old.registry, clock.now())

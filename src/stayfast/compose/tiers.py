@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Final
 
+from stayfast.compose.enough import EnoughRoutes, trials_of
 from stayfast.core.events import Sink
 from stayfast.core.types import Api
 from stayfast.observe.metrics.counters import Samples
@@ -54,8 +55,8 @@ def _find_old(name: str, upstream: str, settings: Settings, old: tuple[Settings,
     return next((member for member in old[1] if member.upstream.name == name), None)
 
 
-def make_ladder(name: str, settings: Settings, registry: Registry, old: Route | None, continues: Mapping[str, bool]
-                ) -> tuple[RouteTiers | None, tuple[Target, ...]]:
+def make_ladder(name: str, settings: Settings, registry: Registry, old: Route | None, continues: Mapping[str, bool],
+                *, evidence: EnoughRoutes) -> tuple[RouteTiers | None, tuple[Target, ...]]:
     """The tiers of a route and all their targets; None and no targets if it has none. continues: by upstream."""
     route = settings.routes[name]
     if not route.tiers:
@@ -76,7 +77,9 @@ def make_ladder(name: str, settings: Settings, registry: Registry, old: Route | 
         by_api.update({api: targets_for(own, api) for api in Api})
         tiers.append(tier)
         targets += own
-    return RouteTiers(name, declared, tiers, speeds), tuple(targets)
+    trials = evidence.make_trials(name, route, trials_of(old))
+    return RouteTiers(name, declared, tiers, speeds, advisor=trials, observer=trials,
+                      verifier=trials.checks if trials is not None else None), tuple(targets)
 
 
 def tier_rows(routes: Mapping[str, Route]) -> Samples:

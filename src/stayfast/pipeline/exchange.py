@@ -22,6 +22,7 @@ from stayfast.pipeline.cache.route_cache import CacheResult
 from stayfast.pipeline.hooks.hook import HookRequest
 from stayfast.pipeline.hooks.route_hooks import HookedRequest, RouteHooks
 from stayfast.pipeline.plan import Plan, RoutePolicy, StartedAnswer
+from stayfast.pipeline.tiers.verification import SHADOW
 from stayfast.pipeline.timing.timeouts import RequestTimeouts, TimerWheel
 from stayfast.policy.admission.priority import Urgency
 from stayfast.policy.budget import StageBudget
@@ -191,10 +192,10 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_judgement(self) -> bool:
-        """Whether this compares two answers or summarizes a conversation, in the background: it has no cache, hedges or
-        tenant.
+        """Whether this compares two answers, is answered for a comparison, or summarizes a conversation, in the background:
+        it has no cache, hedges or tenant.
         """
-        return self.role in (JUDGE, SUMMARY)
+        return self.role in (JUDGE, SUMMARY) or self.role.startswith(SHADOW)
 
     def new_span(self, rng: Random) -> Trace | None:
         """A span for one attempt, below the request's own; None without tracing."""

@@ -39,8 +39,9 @@ from stayfast.stores.sqlite import describe_problem
 AddProblem = Callable[[Path, str], None]
 ANY_MODEL = "*"
 _CALIBRATION_KEYS = ("max_error", "min_labels")  # without effect together with a fixed threshold
-_NO_REDIS, _NO_POSTGRES = (f"needs a package that is not installed: pip install '.[{extra}]' in Stayfast's checkout"
-                           for extra in ("redis", "postgres"))
+_NO_REDIS, _NO_POSTGRES, _NO_SCHEMA = (
+    f"needs a package that is not installed: pip install '.[{extra}]' in Stayfast's checkout"
+    for extra in ("redis", "postgres", "schema"))
 _MODELS = ("model.onnx", "onnx/model.onnx", "model.safetensors")
 
 
@@ -270,6 +271,7 @@ def _check_service_tiers(name: str, settings: Settings, add_problem: AddProblem)
 def _check_caches(settings: Settings, tree: Tree, add_problem: AddProblem) -> None:
     for name, route in settings.routes.items():
         _check_helper_routes(name, settings, add_problem)
+        _check_enough(name, settings, add_problem)
         _check_cache_mode(("routes", name, "cache"), node_at(tree, "routes", name, "cache"), add_problem)
         if route.cache.store and route.cache.store not in settings.stores:
             hint = suggest(route.cache.store, settings.stores)
@@ -334,6 +336,18 @@ def _check_helper_routes(name: str, settings: Settings, add_problem: AddProblem)
     elif verifier and settings.routes[verifier].cache.mode == "semantic":
         message = f"route {quote(verifier)} has a semantic cache itself: its verdict could be one on other answers"
         add_problem(("routes", name, "cache", "verify"), message)
+
+
+def _check_enough(name: str, settings: Settings, add_problem: AddProblem) -> None:
+    enough, others = settings.routes[name].enough, settings.routes.keys() - {name}
+    if enough.mode == "off":
+        return
+    if enough.judge_route and enough.judge_route not in others:
+        message = (f"no other route is named {quote(enough.judge_route)}{suggest(enough.judge_route, others)}, and it is "
+                   f"neither exact nor words")
+        add_problem(("routes", name, "enough", "compare"), message)
+    if enough.checks.json == "schema" and find_spec("jsonschema_rs") is None:
+        add_problem(("routes", name, "enough", "checks", "json"), _NO_SCHEMA)
 
 
 def _check_cache_mode(path: Path, cache: Node | None, add_problem: AddProblem) -> None:

@@ -34,6 +34,7 @@ from stayfast.policy.routing.affinity import AffinityConfig
 from stayfast.policy.routing.outlier_ejection import EjectConfig
 from stayfast.policy.slo import Slo
 from stayfast.policy.tiers.config import TierConfig, TierEntry, TierLadder
+from stayfast.policy.tiers.enough import EnoughConfig, check_has_smaller_tier
 from stayfast.server.config import ServerConfig
 from stayfast.settings.presets import Preset
 from stayfast.settings.price_table import merge_prices
@@ -120,6 +121,8 @@ class RouteSettings:
     tiers: Annotated[tuple[TierEntry, ...], SettingDoc(
         "Instead of `upstreams`: models from small to large, each at its own upstreams (docs/tiers.md).")] = ()
     tier: Annotated[TierConfig, SettingDoc("How a tier is chosen.")] = field(default_factory=TierConfig)
+    enough: Annotated[EnoughConfig, SettingDoc(
+        "When a smaller tier than `tier.start` is enough (docs/enough.md).")] = field(default_factory=EnoughConfig)
     fallback: Annotated[Fallback | None, SettingDoc(
         "Upstreams for when the route's own failed or took too long. Short for on_overrun.fallback.", is_short=True)] = None
     preset: Annotated[Preset | None, SettingDoc(
@@ -168,6 +171,7 @@ class RouteSettings:
         if len(set(self.upstreams)) < len(self.upstreams):
             raise ValueError("upstreams must name each upstream once")
         TierLadder(self.tiers, self.tier)
+        check_has_smaller_tier(self.enough, len(self.tiers))
         check_bounds(self)
         for name, weight in self.weights.items():
             if name not in self.own_upstreams:

@@ -37,6 +37,7 @@ from stayfast.lab.claims.storm import Storm
 from stayfast.lab.claims.stragglers import Stragglers
 from stayfast.lab.claims.table import TableClaim
 from stayfast.lab.claims.tail import Hangs, HedgeClaim, Tail
+from stayfast.lab.claims.tiers import TiersClaim
 from stayfast.lab.claims.tools import TOOLS
 from stayfast.lab.claims.truth import TruthClaim
 from stayfast.lab.harness.claim import Claim
@@ -49,7 +50,8 @@ def claims() -> dict[str, Claim]:
                                 Overload(), QUOTA,
                                 FleetClaim(), FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), CapsClaim(), LANES_CLAIM,
                                 Stragglers(),
-                                Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TableClaim(),
-                                DietClaim(), BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
+                                Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TiersClaim(),
+                                TableClaim(), DietClaim(),
+                                BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
                                 DoctorClaim(), JobThroughput(), BoardClaim(), PlanClaim(), DEADLINE, TOOLS, PARTIAL, AGENT)
     return {claim.name: claim for claim in found}

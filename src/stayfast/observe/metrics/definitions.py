@@ -197,6 +197,11 @@ CREDENTIAL_MISSING = _gauge("credential_missing", "1 while a worker has no valid
 JOBS_ALLOWED = _gauge("jobs_allowed", "Jobs that may run at an upstream by the delay of interactive requests.", "upstream")
 PASSED_IN_FLIGHT = _gauge("passthrough_in_flight", "Passed requests and WebSockets in flight.", "upstream")
 WORKERS = _gauge("workers", "Workers that answered this scrape, and silent ones.", "state")
+TIER_COMPARED = _counter("tier_compared", "Answers of smaller tiers compared with the large tier's, by result.", "route",
+                         "tier", "result")
+TIER_LABELS = _gauge("tier_labels", "Compared answers that are remembered, by whether the tier was enough.", "route", "tier",
+                     "enough")
+TIER_PROVEN = _gauge("tier_proven", "Tenants for which it is proven that a smaller tier is enough.", "route", "tier")
 BUILD_INFO = _gauge("build_info", "1; version in the labels.", "version", "python")
 
 FAMILIES = (
@@ -214,6 +219,7 @@ FAMILIES = (
     FLEET_GATEWAYS, FLEET_AGE, WEBSOCKETS, WEBSOCKET_MESSAGES, BUILD_INFO, SEMANTIC,
     CLASSIFIED, GUARDED, ROUTED_BY_CLASS,
     SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR, SEMANTIC_JUDGED, SEMANTIC_JUDGE_MISS,
+    TIER_COMPARED, TIER_LABELS, TIER_PROVEN,
     QUOTA_SLACK, QUOTA_EXACT, QUOTA_STORE_LOST, QUOTA_STORE_CALLS, JOBS, JOBS_OLDEST,
     JOBS_OVERDUE, JOBS_ALLOWED, JOBS_ENDED, JOBS_RETURNED, JOB_LEASES_LOST, JOBS_SWEPT, JOB_WAIT, JOB_RUN, JOB_STORE_CALLS,
     JOB_STORE_SECONDS, PASSED, PASSED_BYTES, PASSED_BROKEN, PASSED_HEAD, PASSED_SECONDS, PASSED_IN_FLIGHT,

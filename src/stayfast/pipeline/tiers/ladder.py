@@ -17,7 +17,7 @@ from stayfast.core.errors import Fault
 from stayfast.core.events import AttemptDone
 from stayfast.core.types import Api, Outcome, Request
 from stayfast.pipeline.routing.selector import Target
-from stayfast.pipeline.tiers.verification import TierAdvisor, TierFacts, TierVerifier
+from stayfast.pipeline.tiers.verification import SHADOW, TierAdvisor, TierFacts, TierObserver, TierVerifier
 from stayfast.policy.tiers.choice import (
     FASTER,
     LARGER,
@@ -142,16 +142,18 @@ class TierLearner:
 class RouteTiers:
     """The tiers of one route, small to large. Belongs to one loop; nothing here awaits."""
 
-    __slots__ = ("_explored_at", "_start", "advisor", "declared", "route", "speeds", "tiers", "verifier")
+    __slots__ = ("_explored_at", "_start", "advisor", "declared", "observer", "route", "speeds", "tiers", "verifier")
 
     def __init__(self, route: str, declared: TierLadder, tiers: Sequence[RouteTier], speeds: TierSpeeds, *,
-                 advisor: TierAdvisor | None = None, verifier: TierVerifier | None = None) -> None:
-        """advisor, verifier: None: only the settings and the time decide."""
+                 advisor: TierAdvisor | None = None, verifier: TierVerifier | None = None,
+                 observer: TierObserver | None = None) -> None:
+        """advisor, verifier: None: only the settings and the time decide. observer: None: nothing is compared."""
         self.route = route
         self.declared = declared
         self.tiers = tuple(tiers)
         self.speeds = speeds
         self.advisor = advisor
+        self.observer = observer
         self.verifier = verifier
         self._start = declared.config.start or next(tier.name for tier in tiers if tier.skill == tiers[-1].skill)
         self._explored_at: dict[str, float] = {}
@@ -165,9 +167,13 @@ class RouteTiers:
         tiers = [tier for tier in self.tiers if tier.by_api[request.api]]
         if not tiers:
             return None
-        facts = TierFacts(self.route, tenant, tuple([tier.name for tier in tiers]), self._start, deadline, role)
+        facts = TierFacts(self.route, tenant, tuple([tier.name for tier in tiers]), self._start, deadline, role,
+                          note)
         options = [self._option(tier, request, now, lane) for tier in tiers]
         start = self._find_start(request, facts, options, waits=start_by < inf)
+        if role.startswith(SHADOW):  # another tier's answer would be compared with itself
+            only = LadderStep(tiers[start], order(tiers[start].by_api[request.api]))
+            return LadderPlan(self, (only,), tiers[start], facts)
         left = TimeLeft(ends_at - now, start_by - now)
         name, explored_at = options[start].name, self._explored_at.get(options[start].name, -inf)
         choice = choose_tier(options, start, left, down=self.declared.config.down,

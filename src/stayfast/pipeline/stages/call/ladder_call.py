@@ -22,6 +22,7 @@ from stayfast.pipeline.plan import Plan, StartedAnswer, StoredStream
 from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.stages.call.retry import RetryPolicy, allows_fallback, is_once
 from stayfast.pipeline.tiers.ladder import LadderPlan, LadderStep, RouteTier, TierLearner
+from stayfast.pipeline.tiers.observed_stream import ObservedStream
 from stayfast.pipeline.tiers.tiered_attempt import TieredAttempt
 from stayfast.pipeline.tiers.verification import TierVerdict
 from stayfast.policy.tiers.choice import TimeLeft
@@ -111,7 +112,18 @@ class LadderCall:
         started = await self._check(started, tier)
         if self._ladder.ladder.is_below(_tier_of(started, step), self._ladder.enough):
             self._ex.record.degrade(TIER)
-        return started
+        return self._observe(started, _tier_of(started, step))
+
+    def _observe(self, started: StartedAnswer, served: RouteTier) -> StartedAnswer:
+        """The same answer; if the route compares it with another tier's, its content is collected on the way."""
+        ladder = self._ladder
+        if ladder.ladder.observer is None or not isinstance(started.source, Attempt):
+            return started
+        on_answer = ladder.ladder.observer.observe(self._ex.request, ladder.facts, served.name, ladder.enough.name)
+        if on_answer is None:
+            return started
+        stream = ObservedStream(started.stream, started.first_chunk, on_answer)
+        return StartedAnswer(started.source, stream, started.first_chunk)
 
     async def _begin(self, step: LadderStep, until: float, *, role: str, is_last: bool) -> StartedAnswer:
         ex, plan = self._ex, self._plan
@@ -171,7 +183,7 @@ class LadderCall:
 
     async def _escalate(self, small: StartedAnswer, attempt: Attempt, tier: RouteTier, above: list[LadderStep],
                         verdict: TierVerdict) -> StartedAnswer:
-        ex, plan, ladder, now = self._ex, self._plan, self._ladder.ladder, self._clock.now()
+        ex, ladder, now = self._ex, self._ladder.ladder, self._clock.now()
         end_at = self._end_at - ex.grace_s - IN_HAND_S
         refusals = [self._find_refusal(step, end_at - now, now) for step in above]
         larger = next((step for step, refused in zip(above, refusals, strict=True) if not refused), None)
@@ -185,8 +197,8 @@ class LadderCall:
         at_hand = StoredStream(attempt.name, attempt.timings, summary.usage, summary.finish_reason)
         ex.record.note(f"escalated from tier {tier.name} to {larger.tier.name}{_because(verdict)}")
         ladder.count_attempt(larger.tier, "escalated")
-        plan.route.hedging.budget.withdraw_retry(self._weight, now)
-        larger.targets[0].member.retry_budget.withdraw(self._weight, now)
+        if ladder.observer is not None:
+            ladder.observer.note_failed(ex.request, self._ladder.facts, tier.name)
         try:
             return await self._begin(larger, end_at, role=ESCALATION, is_last=False)
         except StayfastError as failed:
@@ -205,9 +217,7 @@ class LadderCall:
         found = self._ladder.ladder.predict(larger.tier, ex.request, now)
         if left_s <= 0 or (found is not None and found.end_s > left_s):
             return f"it is predicted to take {found.end_s:.2g} s of {left_s:.2g} s left" if found is not None else "no time"
-        budget, pool = plan.route.hedging.budget, larger.targets[0].member.retry_budget
-        has_budget = budget.may_retry(self._weight, now) and pool.has_room(self._weight, now)
-        return "" if has_budget else "the budget of extra attempts is spent"
+        return ""  # no budget of extra attempts: without its small tier the route would send each request there
 
     async def _hold(self, started: StartedAnswer, attempt: Attempt) -> StartedAnswer:
         """The whole stream in one chunk. Raises UpstreamFailed, DeadlineExceeded."""
