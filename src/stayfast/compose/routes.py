@@ -6,7 +6,6 @@ from hashlib import sha256
 
 from stayfast.compose.caching import SemanticCaches, Stores, affinity_config, make_planner
 from stayfast.compose.context import ContextSteps
-from stayfast.compose.diet import make_diet_steps
 from stayfast.compose.token_counters import make_token_counter
 from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN
@@ -55,7 +54,6 @@ def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route]
                          context=context.make_steps(name, before, counter),
                          cap=RouteCaps(route_settings.cap, paces) if route_settings.cap.is_on else None,
                          hooks=_make_hooks(route_settings.hooks, clock))
-        policy = replace(policy, context=(*policy.context, *make_diet_steps(route_settings.context.diet)))
         made[name] = _make_route(name, settings, registry, before, policy=policy, sink=sink)
     return made
 
