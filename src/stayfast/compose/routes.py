@@ -7,7 +7,6 @@ from hashlib import sha256
 from stayfast.compose.caching import SemanticCaches, Stores, affinity_config, make_planner
 from stayfast.compose.classify import Classifiers, make_screen
 from stayfast.compose.context import ContextSteps
-from stayfast.compose.diet import make_diet_steps
 from stayfast.compose.enough import EnoughRoutes
 from stayfast.compose.tiers import make_ladder
 from stayfast.compose.token_counters import TokenCounters
@@ -59,7 +58,6 @@ def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route]
                          cap=RouteCaps(route_settings.cap, paces) if route_settings.cap.is_on else None,
                          hooks=_make_hooks(route_settings.hooks, clock),
                          screen=make_screen(name, route_settings, classifiers or Classifiers(), clock, sink))
-        policy = replace(policy, context=(*policy.context, *make_diet_steps(route_settings.context.diet)))
         made[name] = _make_route(name, settings, registry, before, policy=policy, sink=sink, evidence=evidence)
     return made
 

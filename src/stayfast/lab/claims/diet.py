@@ -7,8 +7,8 @@ Then the change that the finding describes is made: its patch of the settings wh
 the text moved to the end of the instructions where it does not. Paragraphs that stand twice are planted, too, and left out
 by the setting that the finding names.
 
-When wrong: a simulated provider answers alike whatever the prompt is, so "answers" says that all arrive, complete and equal;
-what a model makes of a rule that stands once instead of twice is not measured.
+When wrong: a simulated provider answers alike whatever the prompt is, so its answers show only that all
+arrive; what a model makes of a rule that stands once instead of twice is not measured.
 """
 
 import asyncio
