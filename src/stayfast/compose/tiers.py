@@ -11,7 +11,8 @@ from stayfast.observe.metrics.definitions import TIER_ANSWERS, TIER_REQUESTS
 from stayfast.pipeline.plan import Route, targets_for
 from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.tiers.ladder import RouteTier, RouteTiers, TierLearner, TierSpeeds
-from stayfast.policy.tiers.config import STANDARD, TierEntry, TierLadder
+from stayfast.policy.tiers.choice import TierOption, order_tiers, relation_of
+from stayfast.policy.tiers.config import SPEEDS, STANDARD, TierEntry, TierLadder
 from stayfast.settings import HttpUpstream, Settings
 from stayfast.upstreams.base import RequestedTier
 from stayfast.upstreams.service_tier import ServiceTierUpstream
@@ -63,13 +64,12 @@ def make_ladder(name: str, settings: Settings, registry: Registry, old: Route | 
     declared = TierLadder(route.tiers, route.tier)
     before = old.ladder if old is not None else None
     speeds = before.speeds if before is not None and before.declared.entries == declared.entries else TierSpeeds()
-    skills: dict[tuple[str | None, ...], int] = {}
+    skills = _skills_of(name, settings)
     tiers: list[RouteTier] = []
     targets: list[Target] = []
     for entry in route.tiers:
-        models = tuple(sorted({entry.model or settings.model_for(name, upstream) or name for upstream in entry.upstreams}))
         by_api: dict[Api, tuple[Target, ...]] = {}
-        tier = RouteTier(entry.name, skills.setdefault(models, len(skills)), entry.service_tier or STANDARD, by_api)
+        tier = RouteTier(entry.name, skills[entry.name], entry.service_tier or STANDARD, by_api)
         own = tuple([Target(registry[name_member(upstream, entry, replaces=route.tier.replace_service_tier)],
                             entry.model or settings.model_for(name, upstream), settings.prices_for(upstream),
                             continues[upstream], TierLearner(speeds, tier)) for upstream in entry.upstreams])
@@ -77,6 +77,32 @@ def make_ladder(name: str, settings: Settings, registry: Registry, old: Route | 
         tiers.append(tier)
         targets += own
     return RouteTiers(name, declared, tiers, speeds), tuple(targets)
+
+
+def tier_lines(settings: Settings) -> Iterator[str]:
+    """Readable lines: the tiers of each route in the order in which they are preferred."""
+    for name, route in settings.routes.items():
+        if not route.tiers:
+            continue
+        skills = _skills_of(name, settings)
+        options = [TierOption(entry.name, skills[entry.name], SPEEDS.index(entry.service_tier or STANDARD))
+                   for entry in route.tiers]
+        start = next((n for n, one in enumerate(options) if one.name == route.tier.start), None)
+        if start is None:
+            start = next(n for n, one in enumerate(options) if one.skill == options[-1].skill)
+        order = [options[n] for n in order_tiers(options, start, down=route.tier.down)]
+        words = ", ".join(f"{one.name} ({relation_of(one, options[start])})" for one in order)
+        yield f"route {name}: tiers by preference: {words}; the first that answers in time is called"
+
+
+def _skills_of(route: str, settings: Settings) -> dict[str, int]:
+    """The skill of each tier by its name: those with the same model have the same."""
+    skills: dict[tuple[str, ...], int] = {}
+    found = {}
+    for entry in settings.routes[route].tiers:
+        models = tuple(sorted({entry.model or settings.model_for(route, up) or route for up in entry.upstreams}))
+        found[entry.name] = skills.setdefault(models, len(skills))
+    return found
 
 
 def tier_rows(routes: Mapping[str, Route]) -> Samples:
