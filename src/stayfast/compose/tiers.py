@@ -49,6 +49,17 @@ def make_tier_members(settings: Settings, members: Mapping[str, UpstreamState], 
                                     config.breaker, rng, sink)
 
 
+def members_of(route: str, settings: Settings) -> Iterator[tuple[str, str | None]]:
+    """The upstreams that a route calls, service tiers apart, each with the model's name there (None: as clients name it)."""
+    config = settings.routes[route]
+    for upstream in config.upstreams:
+        yield upstream, settings.model_for(route, upstream)
+    for entry in config.tiers:
+        for upstream in entry.upstreams:
+            yield (name_member(upstream, entry, replaces=config.tier.replace_service_tier),
+                   entry.model or settings.model_for(route, upstream))
+
+
 def _find_old(name: str, upstream: str, settings: Settings, old: tuple[Settings, Registry] | None) -> UpstreamState | None:
     if old is None or old[0].upstreams.get(upstream) != settings.upstreams[upstream]:
         return None
