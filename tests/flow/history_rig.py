@@ -25,7 +25,7 @@ from stayfast.wire.request_body import decode
 
 Answer = Callable[[str], str]  # of a prompt
 CONFIG = HistoryConfig("summarize", allowance_tokens=1000, by="small")
-HONEST = "NARRATIVE: Anna and the assistant talk about the harbour, the weather, and what may happen next week at sea."
+HONEST = "NARRATIVE: " + "The user talks about the harbour, and about the weather at sea next week. " * 2
 PER_TURN = 100  # tokens of a turn, about
 
 

@@ -110,6 +110,20 @@ def test_history_makes_no_more_summaries_at_a_time_than_allowed() -> None:
     run(main)
 
 
+def test_history_with_an_invented_number_is_never_adopted() -> None:
+    """One re-try names the rule; then turns are left out instead."""
+    async def main(loop: SimLoop) -> None:
+        rig = HistoryRig(loop, summarize=lambda prompt: "NARRATIVE: The invoice of 99,381 EUR went to Voldemort Holdings.")
+        for n_turns in range(7, 20):
+            assert summary_in(await rig.send(chat_of(n_turns))) == ""
+            await rig.settle()
+        assert "Your last summary was rejected" in rig.small.bodies[1]["messages"][-1]["content"]
+        assert rig.done[-1].degraded == "trimmed"
+        assert "99,381" not in str(rig.large.bodies)
+        assert "Voldemort" not in str([fact.notes for fact in rig.done])
+    run(main)
+
+
 def test_history_of_another_tenant_is_not_found() -> None:
     """Equal conversations of two tenants have a summary each."""
     async def main(loop: SimLoop) -> None:

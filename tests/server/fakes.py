@@ -16,6 +16,7 @@ from stayfast.http.server.connection import ServerConnection
 from stayfast.http.server.parser import RequestParser
 from stayfast.jobs.service import JobService
 from stayfast.keys.table import LiveKeys
+from stayfast.pipeline.classify.classifier import TextClassifier
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.backend import ActiveSystem, PurgeFilter, RecentRequestsQuery
@@ -122,6 +123,7 @@ class FakeBackend:
     passthrough: None = None
     snapshots: SnapshotService | None = None
     keys: LiveKeys | None = None
+    text_classifiers: dict[str, TextClassifier] = field(default_factory=dict)
 
     @property
     def together(self) -> "FakeBackend":

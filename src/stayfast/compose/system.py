@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from stayfast.compose.caching import (
     prefix_findings,
     prefix_state,
 )
+from stayfast.compose.classify import ClassifierFiles, Classifiers, make_classifiers, read_classifier_files
 from stayfast.compose.context import ContextSteps
 from stayfast.compose.credentials import (
     Sources,
@@ -70,6 +71,7 @@ from stayfast.observe.snapshot.reported import ReportedFindings
 from stayfast.observe.snapshot.traffic import TrafficSink
 from stayfast.pipeline.admission.controller import QueueOutlook
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
+from stayfast.pipeline.classify.classifier import TextClassifier
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.passthrough.service import PassThrough
 from stayfast.pipeline.plan import RoutePolicy
@@ -201,10 +203,16 @@ class System:
     effective: SettingsReport | None = None  # None: in a laboratory
     snapshots: Snapshots | None = None  # None: in a laboratory
     keys: LiveKeys | None = None  # None: in a laboratory
+    classifiers: Classifiers = field(default_factory=Classifiers)
+    files: ClassifierFiles = field(default_factory=ClassifierFiles)
 
     @property
     def config(self) -> ServerConfig:
         return self.settings.server
+
+    @property
+    def text_classifiers(self) -> Mapping[str, TextClassifier]:
+        return self.classifiers.by_name
 
     def models(self) -> Sequence[str]:
         return self.gateway.router.model_names
@@ -240,9 +248,11 @@ class System:
 
 
 def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,
-          old: System | None = None, jobs: JobService | None = None, keys: KeysHost | None = None) -> System:
+          old: System | None = None, jobs: JobService | None = None, keys: KeysHost | None = None,
+          files: ClassifierFiles | None = None) -> System:
     """The whole system for one set of settings. doors: to the embedded engines, by upstream. old: at a reload; upstreams
-    with unchanged settings keep their connections, counts and health. jobs: with the same settings.
+    with unchanged settings keep their connections, counts and health. jobs: with the same settings. files: of classifiers;
+    None: they are read here, which blocks.
     """
     sink, as_one = observers.sink, observers.worker_sync
     observers.held.resize(settings.server.max_buffered_bytes)
@@ -253,12 +263,17 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     turns = {member.upstream.name: member.upstream for member in registry if isinstance(member.upstream, ServedTurn)}
     open_stores = make_stores(settings, (old.settings, old.stores) if old is not None else None, clock=clock, sink=sink,
                               rng=rng)
-    embeds = make_embedding(settings, (old.settings, old.embedding) if old is not None else None)
+    files = files or read_classifier_files(settings)
+    embeds = make_embedding(settings, (old.settings, old.embedding) if old is not None else None,
+                            has_head=files.needs_encoder(settings))
+    classifiers = make_classifiers(settings, files, embeds, old.classifiers if old is not None else None, clock=clock,
+                                   sink=sink)
     before = old.gateway.router.routes if old is not None else {}
     semantic = SemanticCaches(settings, embeds, clock=clock, sink=sink, serve=observers.current.serve)
     context = ContextSteps(settings, open_stores, clock=clock, serve=observers.current.serve,
                            is_shedding=observers.current.is_shedding)
-    named = make_routes(settings, registry, before, open_stores, semantic=semantic, context=context, clock=clock, sink=sink)
+    named = make_routes(settings, registry, before, open_stores, semantic=semantic, context=context, clock=clock, sink=sink,
+                        classifiers=classifiers)
     bind_routes(registry, named, LANES if settings.admission.lanes is not None else ())
     if old is not None:
         _begin_slowly(registry, old.registry, clock.now())
@@ -279,7 +294,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     return System(settings, gateway, registry, prober, observers.aggregate, open_stores, turns, credentials,
                   embedding=embeds, leases=observers.leases, refresher=make_refresher(named, registry, clock, sink),
                   passthrough=passing, jobs=jobs, effective=effective, snapshots=observers.snapshots,
-                  keys=keys.live if keys is not None else None)
+                  keys=keys.live if keys is not None else None, classifiers=classifiers, files=files)
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from stayfast.core.classify import ClassifierFact
 from stayfast.core.credentials import CredentialRenewalFailed, CredentialRenewed
 from stayfast.core.keys import KeyChanged
 from stayfast.core.passthrough import PassedThrough
@@ -363,9 +364,7 @@ class SemanticLookup(msgspec.Struct, frozen=True, gc=False):
 
 
 class SemanticJudged(msgspec.Struct, frozen=True, gc=False):
-    """Two answers were compared. `result`: same, different, words (different by words, without a model), unclear (a reply
-    was neither yes nor no), failed, no_budget.
-    """
+    """Answers were compared: same, different, words (by words, no model), unclear (no yes or no), failed, no_budget."""
 
     route: str
     result: str
@@ -467,12 +466,12 @@ class JobStoreCalled(msgspec.Struct, frozen=True, gc=False):
     seconds: float
 
 
-Fact = (StageDone | TokenGaps | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused
-        | ProbeFailed | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreCallDone
-        | StoreChanged | PrefixFinding | SemanticLookup | SemanticJudged | JudgeUnclear | Renewed | Retried | Ejected
-        | TurnFailed | KeysFailed | ConnectionsClosed | DescriptorsExhausted | JobEnded | BatchEnded | JobReturned
-        | JobLeaseLost | JobsSwept | JobStoreCalled | PromptSampled | QuotaReported
-        | CredentialRenewed | CredentialRenewalFailed | PassedThrough | KeyChanged)
+Fact = (StageDone | TokenGaps | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused |
+        ProbeFailed | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreCallDone |
+        StoreChanged | PrefixFinding | SemanticLookup | SemanticJudged | JudgeUnclear | Renewed | Retried | Ejected |
+        TurnFailed | KeysFailed | ConnectionsClosed | DescriptorsExhausted | JobEnded | BatchEnded | JobReturned |
+        JobLeaseLost | JobsSwept | JobStoreCalled | PromptSampled | QuotaReported | CredentialRenewed |
+        CredentialRenewalFailed | PassedThrough | KeyChanged | ClassifierFact)
 
 
 def describe_budget(spent: float, budget: float) -> str:

@@ -206,12 +206,13 @@ class OutcomeRecord:
     attributes; write by its methods.
     """
 
-    __slots__ = ("attempts", "cache", "cache_key", "degraded", "notes", "upstream")
+    __slots__ = ("attempts", "cache", "cache_key", "degraded", "guard", "notes", "upstream")
 
     def __init__(self) -> None:
         self.attempts: list[Attempt] = []  # in the order of their starts
         self.cache: CacheResult | None = None  # of the lookup; None: the route has no cache
         self.cache_key: bytes | None = None  # of the stored answer that was returned, or under which the new one is stored
+        self.guard: str | None = None  # the rule by which the guard flagged the request
         self.degraded: str | None = None  # fallback, tier, stale, template, partial, capped: instead of failing
         self.notes: list[str] = []  # decisions and their reasons; names and figures only
         self.upstream: str | None = None  # the last one that was called, or "(cache)", "(template)"
@@ -238,6 +239,9 @@ class OutcomeRecord:
     def set_cache_key(self, key: bytes) -> None:
         self.cache_key = key
 
+    def set_guard(self, rule: str) -> None:
+        self.guard = rule
+
     def fork(self) -> "OutcomeRecord":
         """The record of a shared call that this request makes: attempts and notes are the same lists."""
         return copy(self)
@@ -260,7 +264,8 @@ class Exchange:
                  "timeouts", "total_s")
 
     def __init__(self, request: Request, arrival: Arrival, policy: RoutePolicy, timers: TimerWheel,
-                 record: OutcomeRecord | None = None) -> None:
+                 record: OutcomeRecord | None = None, *, is_noted: bool = False) -> None:
+        """is_noted: the record has the notes of the arrival."""
         total_s, budget = _total_s(request, arrival, policy), policy.budget
         if total_s < budget.total_s:
             budget = budget.scale_to(total_s)
@@ -276,7 +281,7 @@ class Exchange:
         self.ledger = Ledger(timers.clock, arrival.accepted_at, deadline_at, budget)
         self.timeouts = RequestTimeouts(timers, deadline_at, total_s)
         self.record = record or OutcomeRecord()
-        if arrival.notes:
+        if arrival.notes and not is_noted:
             self.record.add_notes(arrival.notes)
 
     def enter(self, stage: Stage) -> None:
@@ -303,6 +308,18 @@ class Exchange:
         other = copy(self)
         other.request, other.hooked = await hooks.before(self.request, view, self.deadline, self.record.note)
         return other
+
+    def move_to(self, route: str, policy: RoutePolicy, timers: TimerWheel, *, is_bounded: bool = False) -> "Exchange":
+        """The same request on another route, in the stage ADMIT. Its time still counts from accept. is_bounded: it ends with
+        the time of this route at the latest.
+        """
+        self.timeouts.stop()
+        arrival = msgspec.structs.replace(self.arrival, total_s=self.total_s) if is_bounded else self.arrival
+        moved = Exchange(msgspec.structs.replace(self.request, model=route), arrival, policy, timers, self.record,
+                         is_noted=True)
+        moved.hooked = self.hooked
+        moved.enter(Stage.ADMIT)
+        return moved
 
     @property
     def start_by(self) -> float:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -11,6 +11,7 @@ from stayfast.core.types import Allowance, AnswerSummary, Api, CacheControl, Chu
 from stayfast.pipeline.attempts.hedge_plans import Hedging, no_hedging
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.cache.semantic import SemanticQuery
+from stayfast.pipeline.classify.screen import RequestScreen
 from stayfast.pipeline.context.count_answers import UNLEARNED_COUNTS
 from stayfast.pipeline.context.output_caps import RouteCaps
 from stayfast.pipeline.context.step import ContextStep
@@ -29,6 +30,7 @@ from stayfast.stores.base import CachedAnswer
 from stayfast.upstreams.base import AnswerStream, TokenCounting
 
 OnStall = Literal["wait", "end", "rescue"]  # what is done when a running answer stalls
+START_NOTHING: Final[Callable[[], object]] = bool  # for admissions that count no first tokens; a call without a frame
 CallKey = tuple[bytes, bool, bool]  # of calls that equal requests share: key of the question; streamed; usage at its end
 
 
@@ -36,7 +38,7 @@ class Admitted(msgspec.Struct, frozen=True):
     """admit -> gateway: a place in the gateway."""
 
     release: Callable[[], None]  # gives the place back; to be called exactly once
-    start_reply: Callable[[], None] | None = None  # called when the call is over: at the first token of a stream
+    start_reply: Callable[[], object] = START_NOTHING  # called when the call is over: at the first token of a stream
     lane: str = ""  # empty: there are no lanes
     band: int = 0
     share: TenantShare | None = None  # the tenant's; None: all are admitted at once
@@ -64,6 +66,7 @@ class RoutePolicy:
     prefix: PromptCachePlanner | None = None
     hooks: RouteHooks | None = None
     cap: RouteCaps | None = None  # None: output limits are the clients' own
+    screen: RequestScreen | None = None  # before the cache: guard, and another route by class
     context: tuple[ContextStep, ...] = ()  # run in order; empty: prompts are sent as clients sent them
     counter: TokenCounter = UNLEARNED
     counting: TokenCounting = UNLEARNED_COUNTS  # answers requests for token counts

@@ -1,5 +1,5 @@
 """The ASGI application of all endpoints except those for LLM requests: health, models, metrics, recent requests, caches,
-OpenAPI.
+classifiers, OpenAPI.
 
 `app.GatewayApp` has already checked the key, the path and the method.
 """
@@ -18,11 +18,13 @@ from stayfast.http.server.asgi import Message, Scope
 from stayfast.keys.principal import Principal, admins_only, allows_route, is_admin
 from stayfast.server import paths
 from stayfast.server.backend import ActiveSystem, PurgeFilter
+from stayfast.server.classify.endpoint import ClassifyEndpoint
 from stayfast.server.conversations import answer_conversations
 from stayfast.server.openapi import document
 from stayfast.server.paths import (
     ADMIN_PATHS,
     CACHE,
+    CLASSIFY,
     CONVERSATIONS,
     LIVE,
     METRICS,
@@ -51,13 +53,14 @@ Page = tuple[int, str, bytes]  # status, content type, body
 class AdminApp:
     """The ASGI application. Task-safe."""
 
-    __slots__ = ("_created", "_current", "_findings", "_is_draining", "_pages", "_version")
+    __slots__ = ("_classify", "_created", "_current", "_findings", "_is_draining", "_pages", "_version")
 
     def __init__(self, current: ActiveSystem, *, clock: Clock, version: str, is_draining: Callable[[], bool]) -> None:
         self._current = current
         self._is_draining = is_draining
         self._version = version
         self._created = int(clock.wall())
+        self._classify = ClassifyEndpoint(current, clock)
         self._findings = FindingsReader(clock)
         self._pages: dict[str, Callable[[], Page]] = {
             "/": self._root,
@@ -80,7 +83,10 @@ class AdminApp:
                     self._require_admin(scope)
                     await send_live(self._current.backend.snapshots, scope, send)
                     return
-                status, media, body = await self._metrics(scope) if path == METRICS else _ok(await self._json(scope))
+                if path == CLASSIFY:
+                    status, media, body = _ok(await self._classify.answer(scope, receive))
+                else:
+                    status, media, body = await self._metrics(scope) if path == METRICS else _ok(await self._json(scope))
             except StayfastError as error:
                 status, headers, body = encode_error(error, error_dialect(scope["raw_path"].decode()),
                                                      scope["state"]["request_id"])

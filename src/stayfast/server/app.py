@@ -404,6 +404,8 @@ class ResponseWriter:
     def _gateway_headers(self, reply: Reply) -> bytes:
         """Which upstream answered, after how many attempts, timings, degradation, cache, what is left of the quotas."""
         optional = f"x-stayfast-degraded: {reply.degraded}\r\n" if reply.degraded is not None else ""
+        if (rule := reply.guard) is not None:
+            optional += f"x-stayfast-guard: flag; rule={rule}\r\n"
         if (cache := reply.cache) is not None:
             optional += f"x-cache: {cache}\r\n"
         headers = (f"server-timing: {reply.server_timing()}\r\nx-stayfast-upstream: {reply.upstream}\r\n"

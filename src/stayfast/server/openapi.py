@@ -8,6 +8,7 @@ from stayfast.core.types import Api
 from stayfast.observe.waterfall import RequestSummary, Waterfall
 from stayfast.server.batch_openapi import SCHEMAS as BATCH_SCHEMAS
 from stayfast.server.batch_openapi import batch_paths
+from stayfast.server.classify.openapi import classify_paths, classify_schemas
 from stayfast.server.http_request import LLM_PATHS
 from stayfast.server.job_openapi import SCHEMAS as JOB_SCHEMAS
 from stayfast.server.job_openapi import job_paths
@@ -63,6 +64,8 @@ _HEADERS: Json = {
     "x-stayfast-attempts": {"description": "Number of upstream calls.", "schema": {"type": "string"}},
     "x-stayfast-degraded": {"description": "fallback, tier, stale, template, partial, trimmed (turns left out) or capped.",
                             "schema": {"type": "string"}},
+    "x-stayfast-guard": {"description": "flag, and the rule of the route's guard that matched.",
+                         "schema": {"type": "string"}},
     "x-cache": {"description": "hit, stale, miss, coalesced or bypass, with kind, age, key, reason; on routes with a cache.",
                 "schema": {"type": "string"}},
 }
@@ -225,7 +228,9 @@ def document(version: str) -> Json:
         | snapshot_paths({status: _REFUSALS[status] for status in ("400", "401", "403", "404", "429")})
         | job_paths(schema_of, {"$ref": _REF.format(name="Error")})
         | batch_paths({"$ref": _REF.format(name="Error")}, {"$ref": _REF.format(name="MessagesError")})
-        | key_paths({"$ref": _REF.format(name="Error")}),
+        | key_paths({"$ref": _REF.format(name="Error")})
+        | classify_paths({status: _REFUSALS[status] for status in ("400", "401", "403", "408", "413")},
+                         {"$ref": _REF.format(name="Error")}),
         "security": [{}, {"bearer": []}, {"key": []}],
         "components": {
             "schemas": components | {"Error": _ERROR, "MessagesError": _ERROR_OF_MESSAGES, "Model": _MODEL,
@@ -234,7 +239,7 @@ def document(version: str) -> Json:
                                      "Deleted": _DELETED, "Caches": _CACHES, "Gateways": _GATEWAYS,
                                      "Traffic": _TRAFFIC,
                                      "Forgotten": _FORGOTTEN, **JOB_SCHEMAS, **BATCH_SCHEMAS, **KEY_SCHEMAS,
-                                     **snapshot_schemas(),
+                                     **snapshot_schemas(), **classify_schemas(),
                                      "Kept": _STORED_ANSWER} | waterfalls,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"},
                                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"}},

@@ -22,6 +22,7 @@ LIVE = "/admin/live"
 HISTORY = "/admin/live/history"
 TRAFFIC = "/admin/traffic"
 PROMPTS = "/admin/prompts"
+CLASSIFY = "/v1/classify"
 MAX_LISTED = 1000  # requests in one response
 _OTHER_PATHS = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE, GATEWAYS, SETTINGS, SNAPSHOT, HISTORY,
                                      FINDINGS, TRAFFIC, CONVERSATIONS, PROMPTS}
@@ -41,7 +42,7 @@ def error_dialect(path: str) -> Api:
 
 def allowed_methods(path: str) -> tuple[str, ...]:
     """The methods of a path; empty for an unknown path."""
-    if path in LLM_ENDPOINTS:
+    if path in LLM_ENDPOINTS or path == CLASSIFY:
         return ("POST",)
     if path == LIVE:
         return ("GET",)
@@ -58,7 +59,7 @@ def allowed_methods(path: str) -> tuple[str, ...]:
 
 def metric_label(path: str) -> str:
     """A path as a metric label. Unknown paths share one label, so that clients cannot add series."""
-    if path in LLM_ENDPOINTS or path in _OTHER_PATHS or path == LIVE:
+    if path in LLM_ENDPOINTS or path in _OTHER_PATHS or path in (LIVE, CLASSIFY):
         return path
     if parse_request_id(path) is not None:
         return f"{REQUESTS}/{{id}}"

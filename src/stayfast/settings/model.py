@@ -20,6 +20,7 @@ from stayfast.policy.admission.price import Prices
 from stayfast.policy.budget import PART, BudgetConfig, divide_deadline
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.idempotency import IdempotencyConfig
+from stayfast.policy.classify.config import ClassifierConfig, ClassRoutesConfig, GuardConfig
 from stayfast.policy.context.config import ContextConfig
 from stayfast.policy.context.diet import PromptsConfig
 from stayfast.policy.context.output_cap import CapConfig
@@ -145,6 +146,10 @@ class RouteSettings:
         "Prompt caches of the providers (docs/concepts/prompt-layout.md).")] = field(default_factory=PrefixConfig)
     cap: Annotated[CapConfig, SettingDoc(
         "Output limits (docs/caps.md).")] = field(default_factory=CapConfig)
+    guard: Annotated[GuardConfig, SettingDoc(
+        "Patterns of secrets and prompt injections (docs/classify.md).")] = field(default_factory=GuardConfig)
+    classify: Annotated[ClassRoutesConfig, SettingDoc(
+        "Another route by the class of the question (docs/classify.md).")] = field(default_factory=ClassRoutesConfig)
     context: Annotated[ContextConfig, SettingDoc(
         "What is sent of a prompt, and how its tokens are counted.")] = field(default_factory=ContextConfig)
     size: Annotated[SizeConfig, SettingDoc("Prompt size limits.", is_inline=True)] = field(default_factory=SizeConfig)
@@ -289,6 +294,8 @@ class Settings:
         "Several gateways that act as one (docs/concepts/fleet.md).")] = field(default_factory=FleetConfig)
     embedder: Annotated[EmbedderConfig, SettingDoc(
         "Text embeddings for semantic caches; one model for all routes.")] = field(default_factory=EmbedderConfig)
+    classifiers: Annotated[Mapping[str, ClassifierConfig], SettingDoc(
+        "Trained classifiers of texts, by a name of your choice (docs/classify.md).")] = field(default_factory=empty_mapping)
     jobs: Annotated[JobsConfig, SettingDoc(
         "Durable jobs, batches and background responses (docs/concepts/jobs.md).")] = field(default_factory=JobsConfig)
     passthrough: Annotated[PassThroughConfig, SettingDoc(

@@ -21,6 +21,7 @@ from stayfast.http.client.client import HttpClient, Response
 from stayfast.http.client.response import RequestTemplate
 from stayfast.upstreams.authentication import Authenticator, CredentialMissing
 from stayfast.upstreams.base import AnswerStream, Call
+from stayfast.upstreams.count_endpoint import CountEndpoint, choose_form
 from stayfast.wire import event_stream
 from stayfast.wire.continuation import encode_continuation_body
 from stayfast.wire.converse.errors import converse_failure
@@ -103,6 +104,8 @@ class DialectUpstream:
         self._quirks = None if quirks.are_none else quirks
         if Api.GEMINI in config.apis:
             self._paths[Api.EMBEDDINGS, False] = "/models/{model}:batchEmbedContents"
+        self._count_endpoint = CountEndpoint(choose_form(config.kind, config.apis, client.base_path), client, clock,
+                                             self._count_headers)
         self._whole_only: set[tuple[Api, str]] = set()  # models that cannot stream whole answers
         self._speaks = {api: spoken for api in Api if (spoken := _spoken(api, config.apis)) is not None}
 
@@ -114,7 +117,8 @@ class DialectUpstream:
         request = call.request
         spoken = self._speaks.get(request.api)
         if spoken is None:
-            return await count_locally(call)
+            uses_upstream = call.counting is not None and call.counting.uses_upstream
+            return await count_locally(call, await self._count_endpoint.fetch(call) if uses_upstream else None)
         streams = spoken.can_stream and (request.stream or self.always_streams)
         if (call.prefers_stream and not streams and spoken.can_stream and (spoken, call.model) not in self._whole_only
                 and can_collect_stream(request)):
@@ -207,6 +211,13 @@ class DialectUpstream:
         if self._authenticator is None:
             return self._headers
         return [*self._headers, *self._authenticate(self._authenticator, method, target, b"")]
+
+    def _count_headers(self, method: str, target: str, body: bytes) -> Sequence[tuple[str, str]]:
+        found = [*self._headers, *(self._authenticate(self._authenticator, method, target, body)
+                                   if self._authenticator is not None else ())]
+        if self.kind == "anthropic" and not any(name == "anthropic-version" for name, _ in found):
+            found.append(("anthropic-version", ANTHROPIC_VERSION))
+        return found
 
     def redact(self, failed: UpstreamFailed) -> UpstreamFailed:
         """The failure without this upstream's secrets."""

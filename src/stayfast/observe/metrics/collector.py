@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from stayfast.core.classify import GuardDone, RoutedByClass, TextClassified
 from stayfast.core.clock import Clock
 from stayfast.core.credentials import CredentialRenewalFailed, CredentialRenewed
 from stayfast.core.events import (
@@ -219,6 +220,12 @@ class MetricsSink:
         elif isinstance(fact, CredentialRenewed | CredentialRenewalFailed):
             result = "renewed" if isinstance(fact, CredentialRenewed) else "failed"
             count[known.CREDENTIAL_RENEWALS.name][fact.upstream, result] += 1
+        elif isinstance(fact, TextClassified):
+            count[known.CLASSIFIED.name][fact.classifier, fact.label, fact.head] += 1
+        elif isinstance(fact, GuardDone):
+            count[known.GUARDED.name][fact.route, fact.result, fact.rule] += 1
+        elif isinstance(fact, RoutedByClass):
+            count[known.ROUTED_BY_CLASS.name][fact.route, fact.label, fact.target] += 1
 
     def _count_attempts(self, key: _AttemptKey, facts: list[AttemptDone]) -> None:
         route, upstream, outcome, fault, status = key

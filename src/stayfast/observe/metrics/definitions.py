@@ -91,6 +91,12 @@ HISTORY_SAVED_TOKENS = _counter("history_saved_tokens", "Tokens of turns that we
 STORE = _counter("cache_store_requests", "Operations on shared stores, by result.", "store", "op", "result")
 SEMANTIC = _counter("semantic_requests", "Semantic lookups by result, and audits.", "route", "result")
 SEMANTIC_JUDGED = _counter("semantic_judged", "Comparisons of answers by a model, by result.", "route", "result")
+CLASSIFIED = _counter("classified", "Texts by classifier and label; head: first, second, second_failed.", "classifier",
+                      "label", "head")
+GUARDED = _counter("guarded", "Requests by the result of the guard: allow, flag, block, unfinished; and its rule.", "route",
+                   "result", "rule")
+ROUTED_BY_CLASS = _counter("routed_by_class", "Requests by the class of their question and the route that it chose.",
+                           "route", "label", "target")
 QUOTA_STORE_CALLS = _counter("quota_store_calls", "Calls for slices of shared limits, one per tenant, by result.", "result")
 TURN_STEPS = _counter("turn_steps", "Steps of served turns, by result.", "upstream", "step", "result")
 TURN_THREADS = _gauge("turn_threads", "Threads of plain functions in turns: active, or abandoned by their step.", "state")
@@ -206,6 +212,7 @@ FAMILIES = (
     CREDENTIAL_MISSING,
     SPIKE_FACTOR, CACHE_BYTES, CACHE_ENTRIES, STORE_BYTES, STORE_ENTRIES, PREFIX_MOVING, WORKERS, FLEET_BREAKERS,
     FLEET_GATEWAYS, FLEET_AGE, WEBSOCKETS, WEBSOCKET_MESSAGES, BUILD_INFO, SEMANTIC,
+    CLASSIFIED, GUARDED, ROUTED_BY_CLASS,
     SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR, SEMANTIC_JUDGED, SEMANTIC_JUDGE_MISS,
     QUOTA_SLACK, QUOTA_EXACT, QUOTA_STORE_LOST, QUOTA_STORE_CALLS, JOBS, JOBS_OLDEST,
     JOBS_OVERDUE, JOBS_ALLOWED, JOBS_ENDED, JOBS_RETURNED, JOB_LEASES_LOST, JOBS_SWEPT, JOB_WAIT, JOB_RUN, JOB_STORE_CALLS,

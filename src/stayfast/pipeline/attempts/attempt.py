@@ -30,6 +30,7 @@ PAYMENT_REQUIRED, FORBIDDEN, NOT_FOUND, TOO_MANY = 402, 403, 404, 429
 OF_THE_REQUEST_TOO = (PAYMENT_REQUIRED, FORBIDDEN)  # or the request's fault: too many tokens, a moderated prompt
 REPEATS = "x-stainless-retry-count"
 FIRST, HEDGE, RETRY, FALLBACK, RESCUE = "first", "hedge", "retry", "fallback", "rescue"  # why an attempt is made
+COUNTS = "(counts)"  # the model of requests for token counts in baselines: they take no time of the model
 ESCALATION = "escalation"  # the answer of a smaller tier was not enough
 MAX_WORD = 64  # characters of an upstream's word in events
 
@@ -73,7 +74,7 @@ class Attempt:
         if aim is not None and aim.blocks:
             n_bytes -= aim.note_sent(member.upstream.name, self.began_at)
         n_tokens = n_bytes // BYTES_A_TOKEN
-        norm = member.baselines.baseline_for(call.model, n_tokens, not is_incremental)
+        norm = member.baselines.baseline_for(call.model if call.counting is None else COUNTS, n_tokens, not is_incremental)
         predictors = member.predictors
         self._guess = None
         if predictors is not None and is_incremental:

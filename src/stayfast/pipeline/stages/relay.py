@@ -84,6 +84,11 @@ class Reply:
         return self._stream.summary.cap is not None or self.degraded is not None
 
     @property
+    def guard(self) -> str | None:
+        """The rule by which the guard flagged the request."""
+        return self._ex.record.guard
+
+    @property
     def cache(self) -> str | None:
         """The result of the cache lookup, as a header; None: the route has no cache."""
         record = self._ex.record

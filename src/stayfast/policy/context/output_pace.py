@@ -104,17 +104,12 @@ class OutputPace:
         return max(high_s, self._running_s * min(MAX_RATIO, high_s / median_s))
 
     def _ttft_s(self, size: int, q: float, now: float) -> float | None:
-        by_size = {known: found for known, window in self._ttfts.items()
-                   if (found := self._recent(window, q, now)) is not None}
-        if not by_size:
-            return None
-        if size in by_size:
-            return by_size[size][0]
-        larger = [known for known in by_size if known > size]
-        if larger:
-            return by_size[min(larger)][0]
-        nearest = max(by_size)
-        return by_size[nearest][0] * 2.0 ** (size - nearest)
+        sizes = sorted(self._ttfts)
+        for known in (*(known for known in sizes if known >= size), *(known for known in reversed(sizes) if known < size)):
+            found = self._recent(self._ttfts[known], q, now)
+            if found is not None:
+                return found[0] * max(1.0, 2.0 ** (size - known))
+        return None
 
     def _recent(self, window: Window, q: float, now: float) -> tuple[float, float] | None:
         """The quantile and the median of its recent values; None: too few."""

@@ -22,7 +22,7 @@ that the provider stores, are not learned; of a body longer than MAX_BYTES only 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 Counts = Sequence[float]
@@ -105,11 +105,13 @@ def _unescape(text: bytes) -> bytes:
 class TokenWeights:
     """What each count is worth in tokens, on one route at one model. Pure state; changed only by its owner."""
 
-    __slots__ = ("_covariance", "_n_due", "_n_wrong", "_weights", "n_learned", "n_until_due")
+    __slots__ = ("_covariance", "_n_due", "_n_wrong", "_spread", "_weights", "n_learned", "n_until_due")
 
-    def __init__(self, start: Sequence[float] = _START) -> None:
+    def __init__(self, start: Sequence[float] = _START, spread: Sequence[float] = SPREAD) -> None:
+        """The weights at the start, and their standard deviations."""
         self._weights = list(start)
-        self._covariance = _know_nothing()
+        self._spread = spread
+        self._covariance = _know_nothing(spread)
         self.n_learned = 0
         self.n_until_due = 0  # requests that need not be measured
         self._n_wrong = 0  # errors above WRONG, in a row
@@ -137,17 +139,17 @@ class TokenWeights:
         gain, most = 1.0 / variance, MOST_SIGMAS * variance ** 0.5
         step = gain * max(-most, min(most, error))
         self._weights = [weight + step * change for weight, change in zip(self._weights, px, strict=True)]
-        self._spread(px, gain, seen)
+        self._widen(px, gain, seen)
         self.n_learned += 1
         self._plan_next(abs(error))
 
-    def _spread(self, px: list[float], gain: float, seen: list[int]) -> None:
+    def _widen(self, px: list[float], gain: float, seen: list[int]) -> None:
         """The covariance after a sample, with some forgotten of what occurred in it."""
         rows = [[value - gain * change * other for value, other in zip(row, px, strict=True)]
                 for row, change in zip(self._covariance, px, strict=True)]
-        factors = [1.0] * N_COUNTS
+        factors = [1.0] * len(rows)
         for at in seen:
-            factors[at] = min(FORGET ** -0.5, SPREAD[at] / max(rows[at][at], 1e-12) ** 0.5)
+            factors[at] = min(FORGET ** -0.5, self._spread[at] / max(rows[at][at], 1e-12) ** 0.5)
         self._covariance = [[value * factor * other for value, other in zip(row, factors, strict=True)]
                             for row, factor in zip(rows, factors, strict=True)]
 
@@ -156,17 +158,18 @@ class TokenWeights:
         if self._n_due:
             self._n_due -= 1
         elif self._n_wrong >= N_WRONG:
-            self._n_due, self._covariance = N_AGAIN, _know_nothing()
+            self._n_due, self._covariance = N_AGAIN, _know_nothing(self._spread)
         self.n_until_due = 0 if self._n_due else EVERY - 1 if not self._n_wrong else SOON - 1
 
 
 class PromptTokens:
     """The weights of one upstream. Pure state; changed only by its owner."""
 
-    __slots__ = ("_of", "_of_model")
+    __slots__ = ("_also", "_of", "_of_model")
 
     def __init__(self) -> None:
         self._of: dict[tuple[str, str], TokenWeights] = {}
+        self._also: dict[str, Callable[[bytes, int], None]] = {}  # by route
         self._of_model: dict[str, TokenWeights] = {}  # the last that was made
 
     def learn(self, route: str, model: str, body: bytes, n_tokens: int) -> None:
@@ -179,6 +182,15 @@ class PromptTokens:
             return
         if n_tokens > 0 and not has_media(body):
             weights.learn(measure_text(body), n_tokens)
+            if (also := self._also.get(route)) is not None:
+                also(body, n_tokens)
+
+    def pass_on(self, route: str, learn: Callable[[bytes, int], None] | None) -> None:
+        """Whatever is learned of a route is passed on to `learn`, with the body and its tokens. None: no more."""
+        if learn is None:
+            self._also.pop(route, None)
+        else:
+            self._also[route] = learn
 
     def estimate(self, route: str, model: str, body: bytes) -> int:
         """The input tokens of a request with this JSON body, at least 1."""
@@ -211,8 +223,9 @@ class PromptTokens:
         return weights
 
 
-def _know_nothing() -> list[list[float]]:
-    return [[SPREAD[row] ** 2 if row == column else 0.0 for column in range(N_COUNTS)] for row in range(N_COUNTS)]
+def _know_nothing(spread: Sequence[float]) -> list[list[float]]:
+    return [[deviation ** 2 if row == column else 0.0 for column in range(len(spread))]
+            for row, deviation in enumerate(spread)]
 
 
 def _drop_oldest(known: dict[Any, TokenWeights]) -> None:

@@ -236,8 +236,8 @@ class Caller:
                     arrival.tenant, arrival.events, ex.policy.ends_partial and not request.stream, Sending(),
                     ex.policy.counting if request.api in COUNT_APIS else None)
         hedging = plan.route.hedging
-        known = None
-        if hedging.is_on and not arrival.is_judgement and not arrival.is_job:  # both are unlike requests of clients
+        known = None  # those of judgements, jobs and token counts are unlike answers to clients
+        if hedging.is_on and not arrival.is_judgement and not arrival.is_job and call.counting is None:
             known = hedging.first_tokens(target.upstream_model(request.model), len(request.body),
                                          is_whole=not request.stream)
         learner = target.learner
