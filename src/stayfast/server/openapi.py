@@ -8,12 +8,13 @@ from stayfast.core.types import Api
 from stayfast.observe.waterfall import RequestSummary, Waterfall
 from stayfast.server.batch_openapi import SCHEMAS as BATCH_SCHEMAS
 from stayfast.server.batch_openapi import batch_paths
+from stayfast.server.classify.openapi import classify_paths, classify_schemas
 from stayfast.server.http_request import LLM_PATHS
 from stayfast.server.job_openapi import SCHEMAS as JOB_SCHEMAS
 from stayfast.server.job_openapi import job_paths
 from stayfast.server.key_openapi import SCHEMAS as KEY_SCHEMAS
 from stayfast.server.key_openapi import key_paths
-from stayfast.server.paths import CACHE, GATEWAYS, HEALTH, MAX_LISTED, REQUESTS, SETTINGS, STATE, TRAFFIC
+from stayfast.server.paths import CACHE, CONVERSATIONS, GATEWAYS, HEALTH, MAX_LISTED, REQUESTS, SETTINGS, STATE, TRAFFIC
 from stayfast.server.requests_query import LISTS, OUTCOMES
 from stayfast.server.snapshot.openapi import snapshot_paths, snapshot_schemas
 from stayfast.wire.chat.request import ChatRequest, CompletionsRequest, EmbeddingsRequest
@@ -61,8 +62,10 @@ _HEADERS: Json = {
     "server-timing": {"description": "Time spent in each stage.", "schema": {"type": "string"}},
     "x-stayfast-upstream": {"description": "The upstream that answered.", "schema": {"type": "string"}},
     "x-stayfast-attempts": {"description": "Number of upstream calls.", "schema": {"type": "string"}},
-    "x-stayfast-degraded": {"description": "What replaced a failure: fallback, stale, template or partial.",
+    "x-stayfast-degraded": {"description": "fallback, tier, stale, template, partial, trimmed (turns left out) or capped.",
                             "schema": {"type": "string"}},
+    "x-stayfast-guard": {"description": "flag, and the rule of the route's guard that matched.",
+                         "schema": {"type": "string"}},
     "x-cache": {"description": "hit, stale, miss, coalesced or bypass, with kind, age, key, reason; on routes with a cache.",
                 "schema": {"type": "string"}},
 }
@@ -123,6 +126,21 @@ _FORGOTTEN: Json = {
     "type": "object", "required": ["forgotten", "gone"],
     "properties": {"forgotten": {"type": "integer"}, "gone": {"type": "array", "items": {"type": "string"}},
                    "unconfirmed": {"type": "array", "items": {"type": "string"}}},
+}
+_DELETED: Json = {
+    "type": "object", "required": ["deleted", "gone", "unconfirmed"],
+    "properties": {"deleted": {"type": "integer"}, "gone": {"type": "array", "items": {"type": "string"}},
+                   "unconfirmed": {"type": "array", "items": {"type": "string"}}},
+}
+_CONVERSATIONS: Json = {
+    "type": "object", "required": ["object", "data"],
+    "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": {
+        "type": "object", "required": ["route", "mode", "requests", "summaries"],
+        "properties": {"route": {"type": "string"}, "mode": {"type": "string"}, "store": {"type": ["string", "null"]},
+                       "summaries_in_memory": {"type": ["integer", "null"]},
+                       "bytes_in_memory": {"type": ["integer", "null"]},
+                       "running": {"type": "integer"}, "saved_tokens": {"type": "integer"}, "requests": {"type": "object"},
+                       "summaries": {"type": "object"}, "refused_by_rule": {"type": "object"}}}}},
 }
 _TRAFFIC: Json = {
     "type": "object", "required": ["columns", "rows"],
@@ -210,15 +228,18 @@ def document(version: str) -> Json:
         | snapshot_paths({status: _REFUSALS[status] for status in ("400", "401", "403", "404", "429")})
         | job_paths(schema_of, {"$ref": _REF.format(name="Error")})
         | batch_paths({"$ref": _REF.format(name="Error")}, {"$ref": _REF.format(name="MessagesError")})
-        | key_paths({"$ref": _REF.format(name="Error")}),
+        | key_paths({"$ref": _REF.format(name="Error")})
+        | classify_paths({status: _REFUSALS[status] for status in ("400", "401", "403", "408", "413")},
+                         {"$ref": _REF.format(name="Error")}),
         "security": [{}, {"bearer": []}, {"key": []}],
         "components": {
             "schemas": components | {"Error": _ERROR, "MessagesError": _ERROR_OF_MESSAGES, "Model": _MODEL,
                                      "Models": _MODELS, "Health": _HEALTH, "Requests": _REQUESTS,
-                                     "State": _STATE, "Settings": _SETTINGS, "Caches": _CACHES, "Gateways": _GATEWAYS,
+                                     "State": _STATE, "Settings": _SETTINGS, "Conversations": _CONVERSATIONS,
+                                     "Deleted": _DELETED, "Caches": _CACHES, "Gateways": _GATEWAYS,
                                      "Traffic": _TRAFFIC,
                                      "Forgotten": _FORGOTTEN, **JOB_SCHEMAS, **BATCH_SCHEMAS, **KEY_SCHEMAS,
-                                     **snapshot_schemas(),
+                                     **snapshot_schemas(), **classify_schemas(),
                                      "Kept": _STORED_ANSWER} | waterfalls,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"},
                                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"}},
@@ -261,6 +282,15 @@ def _cold_paths() -> Json:
                      refused | {"400": _REFUSALS["400"], "404": "No answer is stored under this key."}),
         "delete": _cold("forget_one", "Remove one stored answer, for admins.", "Forgotten",
                         refused | {"400": _REFUSALS["400"]}),
+    }
+    paths[CONVERSATIONS] = {"get": _cold("conversations", "What the histories of all routes have done, for admins.",
+                                         "Conversations", refused)}
+    paths[f"{CONVERSATIONS}/{{id}}"] = {
+        "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}},
+                       {"name": "tenant", "in": "query", "description": "Only of this tenant.",
+                        "schema": {"type": "string", "minLength": 1}}],
+        "delete": _cold("delete_conversation", "Delete the summaries of a session or conversation.", "Deleted",
+                        refused | {"400": _REFUSALS["400"], "404": "There is none."}),
     }
     paths[SETTINGS] = {"get": _cold("settings", "The effective settings, and where each comes from, for admins.", "Settings",
                                     refused)}

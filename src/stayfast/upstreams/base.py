@@ -39,6 +39,13 @@ class Sending(msgspec.Struct):
     has_started: bool = False
 
 
+class RequestedTier(msgspec.Struct, frozen=True, gc=False):
+    """A service tier of a provider, by its own word. replaces: also the one that a client chose."""
+
+    word: str
+    replaces: bool = False
+
+
 class TokenCounting(Protocol):
     """Answers the token count requests of one route."""
 
@@ -69,6 +76,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     prefers_stream: bool = False  # a part of a whole answer is useful, so request a stream from the upstream if possible
     sending: Sending | None = None  # the upstream sets its `has_started`; None: not needed
     counting: TokenCounting | None = None  # of a request for a token count
+    service_tier: RequestedTier | None = None  # None: as the client's body has it
 
 
 class AnswerStream(Protocol):

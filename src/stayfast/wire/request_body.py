@@ -25,6 +25,7 @@ from stayfast.core.errors import Rejected
 from stayfast.core.events import RequestParams
 from stayfast.core.types import Api, CacheControl, Request
 from stayfast.wire.chat import request as chat
+from stayfast.wire.client_headers import parse_start_within_s
 from stayfast.wire.converse import request as converse
 from stayfast.wire.dialect import MAX_NUMBER, has_value, missing_field, require, untranslatable_field
 from stayfast.wire.gemini import request as gemini
@@ -47,6 +48,7 @@ _CHAT_PARTS: Final = {"text": ("text",), "image_url": ("image_url",)}
 _BLOCKS: Final = {"text": ("text",), "tool_use": ("id", "name"), "tool_result": ("tool_use_id",)}
 _STAYFAST_MEMBER: Final = b'"stayfast"'
 _CACHE_MEMBER: Final = b'"cache"'
+_START_MEMBER: Final = b'"start_within"'
 _OBJECT: Final = msgspec.json.Decoder(RawObject)
 _ENCODER: Final = msgspec.json.Encoder()
 _PARAMS: Final = msgspec.json.Decoder(RequestParams)
@@ -78,7 +80,7 @@ _DEFAULT: Final = DecodeLimits()
 def decode(api: Api, body: bytes, limits: DecodeLimits = _DEFAULT) -> Request:
     """Validate `body`. Raises Rejected (400) with the path of the offending field as `param`."""
     check_json_bounds(body, limits.max_depth)
-    if body.find(_STAYFAST_MEMBER) >= 0 or body.find(_CACHE_MEMBER) >= 0:  # twice as fast as `in`
+    if body.find(_STAYFAST_MEMBER) >= 0 or body.find(_CACHE_MEMBER) >= 0 or body.find(_START_MEMBER) >= 0:
         return _decode_extended(api, body)
     return _DECODERS[api](body)
 
@@ -187,10 +189,12 @@ class StayfastMember(Struct, forbid_unknown_fields=True, gc=False):
 
 
 def _decode_extended(api: Api, body: bytes) -> Request:
-    """Decode a body with a `stayfast` or LiteLLM `cache` member, and remove these from it."""
+    """Decode a body with a `stayfast`, `start_within` or LiteLLM `cache` member, and remove these from it."""
     fields = decode_typed(_OBJECT, body)
+    n_fields = len(fields)
     extension, litellm_cache = fields.pop("stayfast", None), _pop_litellm_cache(fields)
-    if extension is None and litellm_cache is None:
+    within_s = _pop_start_within_s(fields)
+    if len(fields) == n_fields:
         return _DECODERS[api](body)
     options = decode_typed(_EXTENSION, bytes(extension), "stayfast") if extension is not None else None
     request = _DECODERS[api](_ENCODER.encode(fields))
@@ -199,8 +203,17 @@ def _decode_extended(api: Api, body: bytes) -> Request:
         raise Rejected("cache and stayfast.cache set the same options: send one of them.", code="two_caches", param="cache")
     patience_s = options.deadline_ms / 1e3 if options is not None and options.deadline_ms is not None else None
     directives = own_cache if own_cache is not None else litellm_cache
-    return msgspec.structs.replace(request, client_timeout_s=patience_s,
+    return msgspec.structs.replace(request, client_timeout_s=patience_s, start_within_s=within_s,
                                    cache=directives.to_cache_control() if directives is not None else None)
+
+
+def _pop_start_within_s(fields: RawObject) -> float | None:
+    """Remove the time to the first token: a number of seconds, or a text with a unit. Raises Rejected."""
+    raw = bytes(fields.pop("start_within", b"null"))
+    if raw == b"null":
+        return None
+    text = raw.decode()
+    return parse_start_within_s(text[1:-1] if text.startswith('"') else text, "start_within")
 
 
 def _pop_litellm_cache(fields: RawObject) -> LiteLlmCache | None:

@@ -31,6 +31,7 @@ OF_THE_REQUEST_TOO = (PAYMENT_REQUIRED, FORBIDDEN)  # or the request's fault: to
 REPEATS = "x-stainless-retry-count"
 FIRST, HEDGE, RETRY, FALLBACK, RESCUE = "first", "hedge", "retry", "fallback", "rescue"  # why an attempt is made
 COUNTS = "(counts)"  # the model of requests for token counts in baselines: they take no time of the model
+ESCALATION = "escalation"  # the answer of a smaller tier was not enough
 MAX_WORD = 64  # characters of an upstream's word in events
 
 
@@ -95,6 +96,11 @@ class Attempt:
         return await self.member.upstream.open(self.call)
 
     @property
+    def price(self) -> Price | None:
+        """Of its upstream's model; None: unknown."""
+        return self._price
+
+    @property
     def name(self) -> str:
         return self.member.upstream.name
 
@@ -113,6 +119,8 @@ class Attempt:
         if self._aim is not None and stream is not None:
             self._aim.note_first_token(self.name, now - self.began_at, stream.summary, is_whole=not self.is_incremental)
         self._news = (now, stream.summary.usage if stream is not None else None)
+        if call.request.cap is not None and stream is not None:
+            stream.summary.cap = call.request.cap
         if call.request.stream:
             asyncio.get_running_loop().call_soon(self._learn)
         else:

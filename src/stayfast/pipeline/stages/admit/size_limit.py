@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
 from stayfast.core.errors import Rejected
-from stayfast.core.types import COUNT_APIS, Stage
+from stayfast.core.types import COUNT_APIS
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import RoutePolicy
 from stayfast.pipeline.timing.timeouts import TimerWheel
@@ -43,10 +41,11 @@ class SizeLimit:
             return ex
         route = size.oversize_route
         ex.record.note(f"sent to route {route}: about {n_tokens:,} prompt tokens, and this route takes {most:,}")
-        ex.timeouts.stop()
-        moved = Exchange(replace(ex.request, model=route), ex.arrival, self._policy_of(route), self._timers, ex.record)
-        moved.enter(Stage.ADMIT)
-        return moved
+        return self.move(ex, route)
+
+    def move(self, ex: Exchange, route: str, *, is_bounded: bool = False) -> Exchange:
+        """The same request on another route; see `Exchange.move_to`."""
+        return ex.move_to(route, self._policy_of(route), self._timers, is_bounded=is_bounded)
 
     def check(self, ex: Exchange) -> None:
         """Raises Rejected (413) for a prompt that is too long."""
