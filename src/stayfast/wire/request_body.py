@@ -301,11 +301,11 @@ def _decode_input_tokens(body: bytes) -> Request:
 
 
 def _decode_tokenize(body: bytes) -> Request:
-    parsed = decode_typed(_TOKENIZE, body)
+    parsed = decode_typed(_TOKENIZE, body, expected=_ROLES)
     if parsed.messages is not None:
         if parsed.prompt is not None:
             raise Rejected("prompt and messages exclude each other: send one of them.", code="invalid_type", param="prompt")
-        _check_parts(decode_typed(chat.CHAT_DECODER, body, expected=_ROLES).messages, _CHAT_PARTS)
+        _check_parts(parsed.messages, _CHAT_PARTS)
     elif parsed.prompt is None:
         raise missing_field("messages")
     return Request(Api.TOKENIZE, parsed.model, False, body)
