@@ -8,6 +8,7 @@ from stayfast.lab.claims.budget import BudgetClaim
 from stayfast.lab.claims.budget_overhead import BudgetOverhead
 from stayfast.lab.claims.cache_lookup_cost import CacheLookupCost
 from stayfast.lab.claims.cancel import Cancel
+from stayfast.lab.claims.classify import ClassifyClaim
 from stayfast.lab.claims.coalesce import Coalesce
 from stayfast.lab.claims.deadline import DEADLINE
 from stayfast.lab.claims.doctor import DoctorClaim
@@ -47,7 +48,8 @@ def claims() -> dict[str, Claim]:
                                 Overload(), QUOTA,
                                 FleetClaim(), FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), LANES_CLAIM,
                                 Stragglers(),
-                                Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TableClaim(),
-                                BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
-                                DoctorClaim(), JobThroughput(), BoardClaim(), PlanClaim(), DEADLINE, TOOLS, PARTIAL, AGENT)
+                                Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), ClassifyClaim(),
+                                TableClaim(), BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(),
+                                ResumeClaim(), DoctorClaim(), JobThroughput(), BoardClaim(), PlanClaim(), DEADLINE, TOOLS,
+                                PARTIAL, AGENT)
     return {claim.name: claim for claim in found}
