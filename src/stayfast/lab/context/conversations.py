@@ -143,6 +143,7 @@ def _plant_facts(writer: _Writer) -> list[PlantedFact]:
         writer.users[turn].append(_fill(rng.choice(form.sources), detail, value, rng))
         if form.kind not in IDS and form.kind != "name" and rng.random() < 0.1 and turn < writer.n_turns:
             fact = _change(writer, fact)
+            texts.add(f"{fact.value.number}")
         for _ in range(rng.randint(1, 2)):
             later = writer.pick_turn(fact.turn)
             (writer.assistants if rng.random() < 0.7 or later == fact.turn else writer.users)[later].append(

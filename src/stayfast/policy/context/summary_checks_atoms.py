@@ -43,10 +43,18 @@ _QUOTED: Final = re.compile(r"`([^`\n]{2,200})`|[\"\u201c\u201e]([^\"\u201c\u201
 
 def find_missing(index: SourceIndex, statements: Sequence[Statement], pinned: Sequence[Atom]) -> Iterator[Violation]:
     """Numbers and ids of the source that the summary must have and has not."""
-    present = [atom for statement in statements for atom in statement.clause.atoms] + list(pinned)
+    present = [(atom, statement.clause.units) for statement in statements for atom in statement.clause.atoms]
+    present += [(atom, frozenset[str]()) for atom in pinned]
     for atom in find_required(index):
-        if not any(atom.matches(one) for one in present):
+        if not any(atom.matches(one) and _has_unit(one, units, atom) for one, units in present):
             yield Violation("number" if atom.kind != ID else "id", atom.text)
+
+
+def _has_unit(atom: Atom, units: frozenset[str], required: Atom) -> bool:
+    """Whether a number has the unit of a required one, itself or in its clause: a bare 95 may be another 95."""
+    if atom.quantity is None or required.quantity is None or not atom.quantity.lacks_unit_of(required.quantity):
+        return True
+    return required.quantity.dimension in units
 
 
 def find_required(index: SourceIndex) -> list[Atom]:
@@ -154,6 +162,7 @@ def _check_number(
         if not is_in_date and quantity.values.isdisjoint(spelled):
             yield Violation("invented", atom.text)
         return
+    equal = [one for one in equal if one.clause.turn == statement.clause.turn] or equal
     others = [one.atom.quantity for one in equal if one.atom.quantity is not None]
     if all(quantity.lacks_unit_of(other) for other in others):
         if statement.clause.units.isdisjoint(other.dimension for other in others):
