@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from stayfast.core.events import Fanout, RequestDone
+from stayfast.compose.system import Observers, build
+from stayfast.core.events import RequestDone
 from stayfast.core.types import Api, Request
-from stayfast.lab.harness.virtual import read_body, system_with_sink
+from stayfast.lab.harness.virtual import read_body
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.lab.workloads.in_memory import BodyStream
 from stayfast.pipeline.exchange import Arrival
@@ -52,7 +53,7 @@ class TextUpstream:
         await asyncio.sleep(self.delay_s)
         if self.error is not None:
             raise self.error
-        text = self.answer(str((body.get("messages") or body["input"])[-1]["content"]))
+        text = self.answer(str((body.get("messages") or body["input"])[-1].get("content")))
         answer = render_text_answer(call.request, text, answer_id="a1", created_at=0)
         return BodyStream(call, answer, self.name, source_streams=call.request.stream)
 
@@ -72,7 +73,8 @@ class HistoryRig:
             routes={"m": RouteSettings(("large",), context=ContextConfig(history=history)),
                     "small": RouteSettings(("tiny",))}, **settings)
         self.sink = RecordingSink()
-        self.system = system_with_sink(self.settings, Fanout(self.sink), loop, Random(1))
+        self.observers = Observers(self.settings, loop, sink=self.sink)
+        self.system = build(self.settings, self.observers, {}, loop, Random(1))
         self.large, self.small = TextUpstream("large", lambda prompt: "fine"), TextUpstream("tiny", summarize)
         self.system.registry["large"].upstream = self.large
         self.system.registry["tiny"].upstream = self.small
