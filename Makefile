@@ -84,7 +84,7 @@ proofs: $(STAMP) ## Run every published claim again (docs/proofs.md; ARGS=--quic
 lock: $(STAMP) ## Pin every dependency anew, with hashes (ARGS="--upgrade")
 	$(BIN)/$(COMPILE) pyproject.toml requirements/dev.in requirements/build.in \
 		--extra azure --extra bedrock --extra classify --extra embedded --extra google --extra mcp --extra otel --extra postgres \
-		--extra redis --extra semantic --extra tokens --group dev --group site --output-file requirements/dev.txt $(ARGS)
+		--extra redis --extra schema --extra semantic --extra tokens --group dev --group site --output-file requirements/dev.txt $(ARGS)
 	@# The others are parts of dev.txt.
 	$(BIN)/$(COMPILE) requirements/build.in --constraint requirements/dev.txt --output-file requirements/build.txt
 	$(BIN)/$(COMPILE) pyproject.toml --extra embedded --constraint requirements/dev.txt --output-file requirements/serve.txt

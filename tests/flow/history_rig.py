@@ -26,7 +26,7 @@ from stayfast.wire.request_body import decode
 
 Answer = Callable[[str], str]  # of a prompt
 CONFIG = HistoryConfig("summarize", allowance_tokens=1000, by="small")
-HONEST = "NARRATIVE: " + "The user talks about the harbour, and about the weather at sea next week. " * 2
+HONEST = "NARRATIVE: " + "All of it is about the harbour and the weather at sea. " * 4
 PER_TURN = 100  # tokens of a turn, about
 
 
@@ -101,9 +101,9 @@ class HistoryRig:
 
 def say(number: int, words: str = "") -> list[dict[str, Any]]:
     """One turn of about 100 tokens, without numbers and names."""
-    filler = " ".join(("the harbour and the weather at sea next week",) * 8)
-    return [{"role": "user", "content": f"{words or letters(number)} {filler[:160]}"},
-            {"role": "assistant", "content": f"{letters(number)} {filler[:150]}"}]
+    filler = " ".join(("the harbour and the weather at sea",) * 10)
+    return [{"role": "user", "content": f"{words or letters(number)} {filler[:250]}"},
+            {"role": "assistant", "content": f"{letters(number)} {filler[:240]}"}]
 
 
 def letters(number: int) -> str:

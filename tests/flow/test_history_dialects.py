@@ -13,8 +13,8 @@ from tests.flow.history_rig import HistoryRig, letters
 
 Json = dict[str, Any]
 TRIM = HistoryConfig("trim", allowance_tokens=1000)
-FILLER = "the harbour and the weather at sea " * 5
-HONEST = "NARRATIVE: " + "All of it is about the harbour and the weather at sea. " * 3
+FILLER = "the harbour and the weather at sea " * 7
+HONEST = "NARRATIVE: " + "All of it is about the harbour and the weather at sea. " * 5
 
 
 def _chat_turn(number: int) -> list[Json]:

@@ -16,6 +16,7 @@ from stayfast.http.server.connection import ServerConnection
 from stayfast.http.server.parser import RequestParser
 from stayfast.jobs.service import JobService
 from stayfast.keys.table import LiveKeys
+from stayfast.pipeline.classify.classifier import TextClassifier
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.backend import ActiveSystem, PurgeFilter, RecentRequestsQuery
@@ -46,6 +47,11 @@ class FakeReply:
         self.is_closed = False
         self.closed_for: StayfastError | None = None
         self._steps = iter(steps)
+
+    @property
+    def may_degrade(self) -> bool:
+        """Whether it is degraded; none of these may become so."""
+        return self.degraded is not None
 
     async def next(self) -> Chunk | None:
         if SystemClock().now() >= self.deadline_at:
@@ -117,6 +123,7 @@ class FakeBackend:
     passthrough: None = None
     snapshots: SnapshotService | None = None
     keys: LiveKeys | None = None
+    text_classifiers: dict[str, TextClassifier] = field(default_factory=dict)
 
     @property
     def together(self) -> "FakeBackend":
@@ -160,6 +167,9 @@ class FakeBackend:
     async def recent_requests(self, query: RecentRequestsQuery) -> bytes:
         self.asked.append(query)
         return b'{"object":"list","data":[]}'
+
+    async def compare_prompts(self, version_id: str, before: str) -> bytes | None:
+        return None
 
     async def traffic(self) -> bytes:
         return b'{"columns":[],"trial_columns":[],"rows":[]}'

@@ -163,15 +163,24 @@ def _parser() -> argparse.ArgumentParser:
                         module="stayfast.cli.bench")
 
     _add_cache(commands)
+    _add_classify(commands)
     _add_jobs(commands)
     _add_warm(commands)
     commands.add_parser("key", help="make an API key for a client; create, list, rotate or revoke stored keys",
                         add_help=False, module="stayfast.cli.keys")
     _add_spend(commands)
+    _add_prompts(commands)
 
     _add_monitoring(commands)
     commands.add_parser("plan", help="predict what changes would bring, from your own traffic", add_help=False,
                         module="stayfast.cli.plan")
+    _add_prove(commands)
+
+    commands.add_parser("version", help="print the version")
+    return parser
+
+
+def _add_prove(commands: "argparse._SubParsersAction[Command]") -> None:
     prove = commands.add_parser("prove", help="run a published claim again, on this machine")
     prove.add_argument("name", nargs="*", help="proofs to run (see --list)")
     prove.add_argument("--all", action="store_true", help="run all of them")
@@ -180,9 +189,6 @@ def _parser() -> argparse.ArgumentParser:
     prove.add_argument("--json", action="store_true", help="print figures as JSON")
     prove.add_argument("--seed", type=int, default=1, help="of everything that is drawn (default: %(default)s)")
     prove.add_argument("--data", metavar="DIR", help="data sets that a proof needs and the project does not have")
-
-    commands.add_parser("version", help="print the version")
-    return parser
 
 
 def _add_monitoring(commands: "argparse._SubParsersAction[Command]") -> None:
@@ -268,6 +274,20 @@ def _add_spend(commands: "argparse._SubParsersAction[Command]") -> None:
     spend.add_argument("--config", metavar="FILE", help="settings for --store (default: as for serve)")
 
 
+def _add_prompts(commands: "argparse._SubParsersAction[Command]") -> None:
+    prompts = commands.add_parser("prompts", help="show versions of system prompts: tokens, cached share, cost, changes")
+    actions = prompts.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="one line for each version of the last hour")
+    listing.add_argument("--route", metavar="NAME", help="of one route")
+    show = actions.add_parser("show", help="one version: sizes, what moves, what repeats, which tools are called")
+    diff = actions.add_parser("diff", help="how a version differs from the one before it, and what that costs")
+    for action in (show, diff):
+        action.add_argument("prompt", metavar="PROMPT", help="6 or more digits of its id, from `stayfast prompts list`")
+    diff.add_argument("--against", metavar="PROMPT", help="compare with this version (default: the one before it)")
+    for action in (listing, show, diff):
+        add_gateway_options(action)
+
+
 def add_gateway_options(command: argparse.ArgumentParser) -> None:
     """Add the options of commands that call a running gateway."""
     command.add_argument("--url", default=GATEWAY_URL, help="the gateway (default: %(default)s)")
@@ -305,6 +325,31 @@ def _add_cache(commands: "argparse._SubParsersAction[Command]") -> None:
     evaluate.add_argument("--seed", type=int, default=1, help="seed of the random order (default: %(default)s)")
     evaluate.add_argument("--html", metavar="FILE", help="also write a self-contained HTML report")
     evaluate.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_classify(commands: "argparse._SubParsersAction[Command]") -> None:
+    classify = commands.add_parser("classify", help="train, test or show a classifier of texts")
+    actions = classify.add_subparsers(dest="action", required=True, metavar="ACTION")
+    train = actions.add_parser("train", help="train one from labelled examples")
+    train.add_argument("file", metavar="CSV", help="with the columns text and label")
+    train.add_argument("--out", required=True, metavar="FILE", help="the classifier to write (.npz)")
+    train.add_argument("--embedder", choices=("static", "minilm", "both"), default="static",
+                       help="static: 0.05 ms a text. minilm: 2 ms, better with few examples. both: minilm only where static "
+                            "is unsure (default: %(default)s)")
+    train.add_argument("--precision", type=float, default=0.0, metavar="SHARE",
+                       help="share of right answers below which the answer is unknown, such as 0.95 (default: no unknown)")
+    train.add_argument("--calibration", choices=("temperature", "isotonic"), default="temperature",
+                       help="(default: %(default)s)")
+    train.add_argument("--seed", type=int, default=1, help="which rows are held out (default: %(default)s)")
+    test = actions.add_parser("test", help="measure one on other labelled examples")
+    test.add_argument("classifier", metavar="FILE", help="a file of `stayfast classify train`")
+    test.add_argument("file", metavar="CSV", help="with the columns text and label")
+    test.add_argument("--json", action="store_true", help="print JSON")
+    for action in (train, test):
+        action.add_argument("--model", metavar="PATH", help="an ONNX file or a sentence-transformers folder in place of "
+                                                            "MiniLM, as embedder.model")
+    show = actions.add_parser("show", help="show the labels, calibration and origin of one")
+    show.add_argument("classifier", metavar="FILE", help="a file of `stayfast classify train`")
 
 
 def _add_jobs(commands: "argparse._SubParsersAction[Command]") -> None:

@@ -18,6 +18,7 @@ from stayfast.cli import curl_example, print_message
 from stayfast.cli.listening import UnusableSocket, listening_sockets, notify_systemd, start_watchdog
 from stayfast.cli.terminal import style_of_output
 from stayfast.compose.caching import explain_missing_packages, prefix_rules
+from stayfast.compose.enough import explain_missing_vectors
 from stayfast.compose.live_check import check_upstreams
 from stayfast.compose.prices import price_lines
 from stayfast.core.clock import SystemClock
@@ -116,8 +117,9 @@ def check(arguments: argparse.Namespace) -> int:
     sys.stdout.write("\n".join((_summarize(settings), *prefix_rules(settings), *preset_lines(settings.sources),
                                 *price_lines(settings, today))) + "\n")
     _print_warnings(source, settings)
-    if why := explain_missing_packages(settings):
-        print_message(why)
+    for why in (explain_missing_packages(settings), explain_missing_vectors(settings)):
+        if why:
+            print_message(why)
     return asyncio.run(_check_live(settings)) if arguments.live else 0
 
 

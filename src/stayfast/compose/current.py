@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 from stayfast.compose.caching import Stores, prefix_counts, prefix_gauges, semantic_gauges, store_rows
 from stayfast.compose.credentials import Sources, credential_gauges
+from stayfast.compose.enough import tier_evidence_counts, tier_evidence_gauges
 from stayfast.compose.fleet import quota_counters, quota_gauges
 from stayfast.compose.history_reports import history_counts
 from stayfast.compose.passthrough import passed_rows
 from stayfast.compose.routes import prediction_error_rows, route_cache_rows
 from stayfast.compose.telemetry import ejection_rows, limit_rows, queue_rows, selection_rows, thread_rows
+from stayfast.compose.tiers import tier_rows
 from stayfast.core.clock import Clock
 from stayfast.core.types import Request
 from stayfast.observe.metrics.counters import Labels, Samples
@@ -102,6 +104,11 @@ class CurrentSystem:
         """None: no system runs yet."""
         return self._running.effective if self._running is not None else None
 
+    def shows_prompts(self) -> bool:
+        """Whether admins may read the texts of system prompts."""
+        settings = self.settings()
+        return settings is not None and settings.prompts.content
+
     def first_token_promise(self, route: str) -> tuple[float, float] | None:
         """Seconds to the first token that a route promises, and the promised share; None: no promise."""
         settings = self.settings()
@@ -136,6 +143,7 @@ class CurrentSystem:
         return {**limit_rows(running.registry), **ejection_rows(routes, now), **prediction_error_rows(running.registry),
                 **route_cache_rows(routes),
                 **store_rows(running.stores), **prefix_gauges(routes, now), **semantic_gauges(routes),
+                **tier_evidence_gauges(routes),
                 **thread_rows(running.turns), **self.read_job_gauges(), **quota_gauges(running.leases),
                 **credential_gauges(running.credentials),
                 PASSED_IN_FLIGHT.name: passed_rows(running.passthrough),
@@ -144,5 +152,6 @@ class CurrentSystem:
     def counters(self) -> Samples:
         routes, running = self.routes(), self._running
         leases = running.leases if running is not None else None
-        return {**selection_rows(routes), **prefix_counts(routes), **history_counts(routes),
+        return {**selection_rows(routes), **tier_rows(routes), **tier_evidence_counts(routes), **prefix_counts(routes),
+                **history_counts(routes),
                 **quota_counters(leases)} if routes else {}

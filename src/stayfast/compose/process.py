@@ -24,15 +24,18 @@ from stayfast.compose.caching import (
     purge_old_epochs_with_retries,
     restore_learned,
 )
+from stayfast.compose.classify import ClassifierFiles, mismatched_encoders, read_classifier_files
 from stayfast.compose.credentials import CredentialTasks
 from stayfast.compose.engine_metrics import make_scrapers
 from stayfast.compose.engines import Engines, retire_engine
+from stayfast.compose.enough import explain_missing_vectors
 from stayfast.compose.fleet import shared_buckets
 from stayfast.compose.job_stores import open_job_stores
 from stayfast.compose.jobs import JobsHost, ProcessParts
 from stayfast.compose.keys import KeysHost
 from stayfast.compose.probes import store_sites
 from stayfast.compose.system import Observers, System, build, log_config
+from stayfast.compose.token_counters import load_tokenizers
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.events import LoopLag, Sink
 from stayfast.http.descriptors import client_share, raise_descriptor_limit
@@ -100,7 +103,7 @@ class Process:
         keys = KeysHost(settings, jobs, keys_parts, shared_buckets(None, observers.worker_sync))
         self._stored = StoredWork(jobs, keys)
         observers.batch.add_listener(keys.tally)
-        system = self._build(settings, None)
+        system = self._build(settings, None, await asyncio.to_thread(read_classifier_files, settings))
         await self._credentials.start(system.credentials)
         await self._purge_epochs(system, None)
         self._current = ActiveSystem(system)
@@ -177,7 +180,8 @@ class Process:
             try:
                 settings = self._load()
                 unwanted = await self._engines.start_missing(settings.engines) if self._engine_addresses is None else []
-                new = self._build(settings, old)
+                files = await asyncio.to_thread(read_classifier_files, settings, old.files)
+                new = self._build(settings, old, files)
                 await self._credentials.start(new.credentials)
                 await self._purge_epochs(new, old)
                 self._current.swap(new)
@@ -202,7 +206,7 @@ class Process:
                 self._tasks.spawn(retire_engine(engine, old.registry[name]))
             self._observers.log.write_event("reloaded", upstreams=len(settings.upstreams), routes=len(settings.routes))
 
-    def _build(self, settings: Settings, old: System | None) -> System:
+    def _build(self, settings: Settings, old: System | None, files: ClassifierFiles) -> System:
         engine_addresses = self._engine_addresses
         engines: dict[str, EngineEndpoint] = {name: self._engines[name] if engine_addresses is None else ParentEngine(name,
                                                                                                                 engine_addresses)
@@ -210,7 +214,7 @@ class Process:
         stored = self._stored
         jobs = stored.jobs.make_service(settings) if stored is not None else None
         return build(settings, self._observers, engines, self._clock, self._rng, old=old, jobs=jobs,
-                     keys=stored.keys if stored is not None else None)
+                     keys=stored.keys if stored is not None else None, files=files)
 
     def _warn_about_keys(self, why: str) -> None:
         self._observers.log.write_event("keys_store", level="warning", detail=why)
@@ -246,8 +250,11 @@ class Process:
                                      self._tasks.spawn)
         if system.embedding is not None:
             self._tasks.spawn(self._load_embedder(system, system.embedding))
-        elif why := explain_missing_packages(system.settings):
+        elif why := explain_missing_packages(system.settings, has_head=system.files.needs_encoder(system.settings)):
             self._observers.log.write_event("semantic_off", level="warning", detail=why)
+        self._tasks.spawn(self._load_tokenizers(system))
+        if why := explain_missing_vectors(system.settings):
+            self._observers.log.write_event("learned_off", level="warning", detail=why)
         if self._observers.worker_sync is not None:
             routes = system.gateway.router.routes.values()
             members = [(f"{name} {upstream_settings!r}", system.registry[name]) for name,
@@ -255,6 +262,10 @@ class Process:
             self._observers.worker_sync.attach(members, [
                 *[(route.name, route.hedging.budget) for route in routes],
                 *[(f"of upstream {name}", member.retry_budget.budget) for name, member in members]])
+
+    async def _load_tokenizers(self, system: System) -> None:
+        for wrong in await load_tokenizers(system.gateway.router.routes):
+            self._observers.log.write_event("tokenizer_unusable", level="warning", detail=wrong)
 
     async def _load_embedder(self, system: System, embedding: Embedders) -> None:
         """Load the embedder; without it, semantic caches find exact matches only."""
@@ -265,6 +276,8 @@ class Process:
                     await load_embedder(embedding, config, self._clock)
                 for wrong in await restore_learned(system.gateway.router.routes, embedding, config, worker):
                     log("semantic_state_unreadable", level="warning", detail=wrong)
+                for wrong in mismatched_encoders(system.classifiers):
+                    log("classifier_unusable", level="warning", detail=wrong)
             except NoEmbedder as error:
                 log("semantic_off", level="warning", detail=str(error))
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from stayfast.compose.caching import (
     prefix_findings,
     prefix_state,
 )
+from stayfast.compose.classify import ClassifierFiles, Classifiers, make_classifiers, read_classifier_files
 from stayfast.compose.context import ContextSteps
 from stayfast.compose.credentials import (
     Sources,
@@ -30,6 +31,7 @@ from stayfast.compose.credentials import (
     make_credentials,
 )
 from stayfast.compose.current import CurrentSystem, Running
+from stayfast.compose.enough import EnoughRoutes
 from stayfast.compose.fleet import (
     boot_name,
     gateway_id,
@@ -48,6 +50,7 @@ from stayfast.compose.snapshot_source import SnapshotSource
 from stayfast.compose.snapshots import Snapshots, make_snapshots
 from stayfast.compose.state import state_report
 from stayfast.compose.telemetry import make_span_exporter, peer_addresses
+from stayfast.compose.tiers import make_tier_members
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.core.held_bytes import HeldBytes
@@ -69,10 +72,12 @@ from stayfast.observe.snapshot.reported import ReportedFindings
 from stayfast.observe.snapshot.traffic import TrafficSink
 from stayfast.pipeline.admission.controller import QueueOutlook
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
+from stayfast.pipeline.classify.classifier import TextClassifier
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.passthrough.service import PassThrough
 from stayfast.pipeline.plan import RoutePolicy
 from stayfast.pipeline.prompt_cache.cache_refresh import PrefixRefresher
+from stayfast.pipeline.prompt_versions import PromptVersions
 from stayfast.pipeline.stages.admit.admission import Admission, Admit, AdmitAll
 from stayfast.pipeline.stages.call.midstream_failover import ThroughputMonitor, flows_of
 from stayfast.policy.admission.lanes import LANES
@@ -140,15 +145,17 @@ class Observers:
         self.fleet = Fleet(gateway, settings, current, siblings, self.worker_sync, clock=clock, log=self.log.write_event)
         if self.leases is not None:
             self.leases.leader.count_live = lambda: self.fleet.part.n_gateways
-        peers = siblings or WorkerPeers()
+        peers, versions = siblings or WorkerPeers(), PromptVersions(clock)
         self.snapshots = make_snapshots(
             gateway, SnapshotSource(traffic, self.probes, reported, current, clock, flush=self.batch.flush, worker=peers.n,
-                                    is_draining=lambda: self.fleet.part.is_draining, read_fleet=self.fleet.rows),
+                                    is_draining=lambda: self.fleet.part.is_draining, read_fleet=self.fleet.rows,
+                                    versions=versions.collect),
             current, peers, clock, encode=wrap_snapshot_message, read_caches=self._read_caches,
             warn=lambda why: self.log.write_event("snapshots_not_stored", level="warning", detail=why))
         self.aggregate = WorkerAggregate(self.metrics, recent, self.batch.flush, peers, Caches(current.routes),
                                         TurnRegistry(current.turns), self.fleet, self.snapshots.answer,
-                                        settings.metrics.aliases, self.probes.engine_figures)
+                                        settings.metrics.aliases, self.probes.engine_figures, versions,
+                                        current.shows_prompts)
         self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))
 
     async def _read_caches(self) -> bytes:
@@ -197,10 +204,16 @@ class System:
     effective: SettingsReport | None = None  # None: in a laboratory
     snapshots: Snapshots | None = None  # None: in a laboratory
     keys: LiveKeys | None = None  # None: in a laboratory
+    classifiers: Classifiers = field(default_factory=Classifiers)
+    files: ClassifierFiles = field(default_factory=ClassifierFiles)
 
     @property
     def config(self) -> ServerConfig:
         return self.settings.server
+
+    @property
+    def text_classifiers(self) -> Mapping[str, TextClassifier]:
+        return self.classifiers.by_name
 
     def models(self) -> Sequence[str]:
         return self.gateway.router.model_names
@@ -236,9 +249,11 @@ class System:
 
 
 def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,
-          old: System | None = None, jobs: JobService | None = None, keys: KeysHost | None = None) -> System:
+          old: System | None = None, jobs: JobService | None = None, keys: KeysHost | None = None,
+          files: ClassifierFiles | None = None) -> System:
     """The whole system for one set of settings. doors: to the embedded engines, by upstream. old: at a reload; upstreams
-    with unchanged settings keep their connections, counts and health. jobs: with the same settings.
+    with unchanged settings keep their connections, counts and health. jobs: with the same settings. files: of classifiers;
+    None: they are read here, which blocks.
     """
     sink, as_one = observers.sink, observers.worker_sync
     observers.held.resize(settings.server.max_buffered_bytes)
@@ -249,12 +264,18 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     turns = {member.upstream.name: member.upstream for member in registry if isinstance(member.upstream, ServedTurn)}
     open_stores = make_stores(settings, (old.settings, old.stores) if old is not None else None, clock=clock, sink=sink,
                               rng=rng)
-    embeds = make_embedding(settings, (old.settings, old.embedding) if old is not None else None)
+    files = files or read_classifier_files(settings)
+    embeds = make_embedding(settings, (old.settings, old.embedding) if old is not None else None,
+                            has_head=files.needs_encoder(settings))
+    classifiers = make_classifiers(settings, files, embeds, old.classifiers if old is not None else None, clock=clock,
+                                   sink=sink)
     before = old.gateway.router.routes if old is not None else {}
     semantic = SemanticCaches(settings, embeds, clock=clock, sink=sink, serve=observers.current.serve)
     context = ContextSteps(settings, open_stores, clock=clock, serve=observers.current.serve,
                            is_shedding=observers.current.is_shedding)
-    named = make_routes(settings, registry, before, open_stores, semantic=semantic, context=context, clock=clock, sink=sink)
+    evidence = EnoughRoutes(settings, clock=clock, sink=sink, serve=observers.current.serve, classifiers=classifiers)
+    named = make_routes(settings, registry, before, open_stores, semantic=semantic, context=context, evidence=evidence,
+                        clock=clock, sink=sink, classifiers=classifiers)
     bind_routes(registry, named, LANES if settings.admission.lanes is not None else ())
     if old is not None:
         _begin_slowly(registry, old.registry, clock.now())
@@ -264,7 +285,8 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     admit = _admit(settings, old, clock, rng, observers, outlook=outlook)
     gateway = assemble(named, RoutePolicy(settings.defaults.timeouts), clock=clock, rng=rng, sink=sink, admit=admit,
                        tier_of=tier_of(settings), idempotency=settings.idempotency, owners=observers.owners,
-                       key_quotas=keys.quotas if keys is not None else None, old=old.gateway if old is not None else None)
+                       key_quotas=keys.quotas if keys is not None else None, old=old.gateway if old is not None else None,
+                       versions=observers.aggregate.versions if settings.prompts.track else None)
     passing = make_pass_through(settings, registry, admit if isinstance(admit, Admission) else None,
                                 old.passthrough if old is not None else None, clock=clock, rng=rng, sink=sink)
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
@@ -274,7 +296,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     return System(settings, gateway, registry, prober, observers.aggregate, open_stores, turns, credentials,
                   embedding=embeds, leases=observers.leases, refresher=make_refresher(named, registry, clock, sink),
                   passthrough=passing, jobs=jobs, effective=effective, snapshots=observers.snapshots,
-                  keys=keys.live if keys is not None else None)
+                  keys=keys.live if keys is not None else None, classifiers=classifiers, files=files)
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,
@@ -293,7 +315,9 @@ def _registry(settings: Settings, observers: Observers, doors: Mapping[str, Engi
             member = UpstreamState(upstream, upstream_settings.limit, upstream_settings.breaker, rng, observers.sink,
                                    is_not_idempotent=not may_act_twice)
         members.append(member)
-    return Registry(members)
+    by_name = {member.upstream.name: member for member in members}
+    before = (old.settings, old.registry) if old is not None else None
+    return Registry([*members, *make_tier_members(settings, by_name, before, rng, observers.sink)])
 
 
 def _begin_slowly(registry: Registry, before: Registry, now: float) -> None:
@@ -361,7 +385,8 @@ def _http(name: str, upstream_settings: HttpUpstream, sink: Sink, clock: Clock, 
 
 def _engine_client(name: str, address: Address, sink: Sink, clock: Clock) -> Upstream:
     http = HttpConfig(f"http://{address[0]}:{address[1]}/v1", max_connections=0, http="1.1")
-    dialect = DialectConfig("embedded", frozenset({Api.CHAT, Api.COMPLETIONS}), always_streams=True, request_usage=True)
+    dialect = DialectConfig("embedded", frozenset({Api.CHAT, Api.COMPLETIONS}), always_streams=True, request_usage=True,
+                            quirks=(Quirk.COMPACT_JSON,))
     return DialectUpstream(name, dialect, HttpClient(name, http, sink=sink, clock=clock), clock)
 
 

@@ -1,13 +1,13 @@
 """Facts: frozen records of what happened, emitted to a `Sink` (logs, metrics, traces, tests).
 
-Records of finished requests are `array_like`: `observe.recent_requests` stores them as msgpack, which field names would
-double.
+Records of finished requests are `array_like`: `observe.recent_requests` stores them as msgpack, half as long without names.
 """
 
 from typing import Protocol
 
 import msgspec
 
+from stayfast.core.classify import ClassifierFact
 from stayfast.core.credentials import CredentialRenewalFailed, CredentialRenewed
 from stayfast.core.keys import KeyChanged
 from stayfast.core.passthrough import PassedThrough
@@ -95,7 +95,7 @@ class AttemptDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     is_lost: bool = False  # ended because another attempt brought the first token
     steps: tuple[StepDone, ...] = ()  # of a turn that is served as a model, in order of their start
     detail: str = ""  # of a fault, for operators: addresses and system error numbers
-    role: str = "first"  # first, hedge, retry, fallback, rescue; without a client: refresh, audit, judge, verify
+    role: str = "first"  # first, hedge, retry, fallback, rescue, escalation; without a client: refresh, audit, judge, verify
     is_stream: bool = True  # the client asked for a stream
     response_id: str | None = None  # the upstream's name for its answer
     response_model: str | None = None  # the model that the upstream named in its answer
@@ -198,7 +198,7 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     tenant: str | None = None
     total_s: float | None = None  # from accept to the deadline
     over_stage: Stage | None = None  # the first stage that used more than its allowance
-    degraded: str | None = None  # fallback, template or partial: what replaced a failure
+    degraded: str | None = None  # fallback, template, partial or capped: what replaced a failure
     tpot_s: float | None = None  # (last content - first content) / (output tokens - 1), where both are known
     gap_max_s: float | None = None  # the longest wait between two chunks after the first content
     trace: Trace | None = None
@@ -214,6 +214,7 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     is_client_retry: bool = False  # the client's SDK announces that it retries
     body_mark: int | None = None  # 32 bits: equal for equal bodies in this process, keyed by its hash seed
     key_id: str = ""  # of a stored key
+    cut_by: str | None = None  # whose output limit ended the answer: client, default, route, deadline, upstream
 
     @property
     def own_s(self) -> float | None:
@@ -363,9 +364,7 @@ class SemanticLookup(msgspec.Struct, frozen=True, gc=False):
 
 
 class SemanticJudged(msgspec.Struct, frozen=True, gc=False):
-    """Two answers were compared. `result`: same, different, words (different by words, without a model), unclear (a reply
-    was neither yes nor no), failed, no_budget.
-    """
+    """Answers were compared: same, different, words (by words, no model), unclear (no yes or no), failed, no_budget."""
 
     route: str
     result: str
@@ -467,12 +466,12 @@ class JobStoreCalled(msgspec.Struct, frozen=True, gc=False):
     seconds: float
 
 
-Fact = (StageDone | TokenGaps | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused
-        | ProbeFailed | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreCallDone
-        | StoreChanged | PrefixFinding | SemanticLookup | SemanticJudged | JudgeUnclear | Renewed | Retried | Ejected
-        | TurnFailed | KeysFailed | ConnectionsClosed | DescriptorsExhausted | JobEnded | BatchEnded | JobReturned
-        | JobLeaseLost | JobsSwept | JobStoreCalled | PromptSampled | QuotaReported
-        | CredentialRenewed | CredentialRenewalFailed | PassedThrough | KeyChanged)
+Fact = (StageDone | TokenGaps | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused |
+        ProbeFailed | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreCallDone |
+        StoreChanged | PrefixFinding | SemanticLookup | SemanticJudged | JudgeUnclear | Renewed | Retried | Ejected |
+        TurnFailed | KeysFailed | ConnectionsClosed | DescriptorsExhausted | JobEnded | BatchEnded | JobReturned |
+        JobLeaseLost | JobsSwept | JobStoreCalled | PromptSampled | QuotaReported | CredentialRenewed |
+        CredentialRenewalFailed | PassedThrough | KeyChanged | ClassifierFact)
 
 
 def describe_budget(spent: float, budget: float) -> str:

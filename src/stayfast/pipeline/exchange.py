@@ -7,6 +7,7 @@ and writes what the log and the metrics need by the methods of the record.
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
+from math import inf
 from random import Random
 
 import msgspec
@@ -21,6 +22,7 @@ from stayfast.pipeline.cache.route_cache import CacheResult
 from stayfast.pipeline.hooks.hook import HookRequest
 from stayfast.pipeline.hooks.route_hooks import HookedRequest, RouteHooks
 from stayfast.pipeline.plan import Plan, RoutePolicy, StartedAnswer
+from stayfast.pipeline.tiers.verification import SHADOW
 from stayfast.pipeline.timing.timeouts import RequestTimeouts, TimerWheel
 from stayfast.policy.admission.priority import Urgency
 from stayfast.policy.budget import StageBudget
@@ -169,6 +171,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     role: str = ""  # of a request that no client sent: refresh, audit, judge, verify, summary, job
     notes: tuple[str, ...] = ()  # for the record of the request
     key_id: str = ""  # of a stored key
+    start_within_s: float | None = None  # its headers limit the time to the first token
 
     @property
     def is_sdk_retry(self) -> bool:
@@ -189,10 +192,10 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_judgement(self) -> bool:
-        """Whether this compares two answers or summarizes a conversation, in the background: it has no cache, hedges or
-        tenant.
+        """Whether this compares two answers, is answered for a comparison, or summarizes a conversation, in the background:
+        it has no cache, hedges or tenant.
         """
-        return self.role in (JUDGE, SUMMARY)
+        return self.role in (JUDGE, SUMMARY) or self.role.startswith(SHADOW)
 
     def new_span(self, rng: Random) -> Trace | None:
         """A span for one attempt, below the request's own; None without tracing."""
@@ -204,13 +207,14 @@ class OutcomeRecord:
     attributes; write by its methods.
     """
 
-    __slots__ = ("attempts", "cache", "cache_key", "degraded", "notes", "upstream")
+    __slots__ = ("attempts", "cache", "cache_key", "degraded", "guard", "notes", "upstream")
 
     def __init__(self) -> None:
         self.attempts: list[Attempt] = []  # in the order of their starts
         self.cache: CacheResult | None = None  # of the lookup; None: the route has no cache
         self.cache_key: bytes | None = None  # of the stored answer that was returned, or under which the new one is stored
-        self.degraded: str | None = None  # fallback, stale, template or partial: what was done instead of failing
+        self.guard: str | None = None  # the rule by which the guard flagged the request
+        self.degraded: str | None = None  # fallback, tier, stale, template, partial, capped: instead of failing
         self.notes: list[str] = []  # decisions and their reasons; names and figures only
         self.upstream: str | None = None  # the last one that was called, or "(cache)", "(template)"
 
@@ -236,6 +240,9 @@ class OutcomeRecord:
     def set_cache_key(self, key: bytes) -> None:
         self.cache_key = key
 
+    def set_guard(self, rule: str) -> None:
+        self.guard = rule
+
     def fork(self) -> "OutcomeRecord":
         """The record of a shared call that this request makes: attempts and notes are the same lists."""
         return copy(self)
@@ -258,7 +265,8 @@ class Exchange:
                  "timeouts", "total_s")
 
     def __init__(self, request: Request, arrival: Arrival, policy: RoutePolicy, timers: TimerWheel,
-                 record: OutcomeRecord | None = None) -> None:
+                 record: OutcomeRecord | None = None, *, is_noted: bool = False) -> None:
+        """is_noted: the record has the notes of the arrival."""
         total_s, budget = _total_s(request, arrival, policy), policy.budget
         if total_s < budget.total_s:
             budget = budget.scale_to(total_s)
@@ -274,7 +282,7 @@ class Exchange:
         self.ledger = Ledger(timers.clock, arrival.accepted_at, deadline_at, budget)
         self.timeouts = RequestTimeouts(timers, deadline_at, total_s)
         self.record = record or OutcomeRecord()
-        if arrival.notes:
+        if arrival.notes and not is_noted:
             self.record.add_notes(arrival.notes)
 
     def enter(self, stage: Stage) -> None:
@@ -301,6 +309,24 @@ class Exchange:
         other = copy(self)
         other.request, other.hooked = await hooks.before(self.request, view, self.deadline, self.record.note)
         return other
+
+    def move_to(self, route: str, policy: RoutePolicy, timers: TimerWheel, *, is_bounded: bool = False) -> "Exchange":
+        """The same request on another route, in the stage ADMIT. Its time still counts from accept. is_bounded: it ends with
+        the time of this route at the latest.
+        """
+        self.timeouts.stop()
+        arrival = msgspec.structs.replace(self.arrival, total_s=self.total_s) if is_bounded else self.arrival
+        moved = Exchange(msgspec.structs.replace(self.request, model=route), arrival, policy, timers, self.record,
+                         is_noted=True)
+        moved.hooked = self.hooked
+        moved.enter(Stage.ADMIT)
+        return moved
+
+    @property
+    def start_by(self) -> float:
+        """The latest first token that the client wants, which of a whole answer is its end; infinite: it set no limit."""
+        limits_s = [one for one in (self.arrival.start_within_s, self.request.start_within_s) if one is not None]
+        return self.arrival.accepted_at + min(limits_s) if limits_s else inf
 
     def detach(self, record: OutcomeRecord) -> "Exchange":
         """The same request with its own timeouts, for the current Task: for a call that may outlive the request."""

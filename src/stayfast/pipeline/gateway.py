@@ -46,6 +46,7 @@ class Gateway:
                 held.add(admitted.release)
                 ex.enter(CACHE)
                 ex = ex if ex.policy.hooks is None or known is not None else await ex.apply_hooks(ex.policy.hooks)
+                ex = ex if ex.policy.screen is None or known else await self.entry.screen(ex)  # guard, class
                 claim = self.idempotency.claim(ex) if arrival.headers and known is None else None
                 if isinstance(claim, Hit):  # the answer to an earlier request with the same idempotency key
                     found, claim = claim, None
@@ -62,8 +63,7 @@ class Gateway:
             held.add(answer.source.abandon)
             answer = answer if ex.hooked is None else answer.begin_with(await ex.hooked.after(answer.first_chunk))
             ex.enter(RELAY)
-            if admitted.start_reply is not None:
-                admitted.start_reply()
+            admitted.start_reply()
             return Reply(ex, answer, held.hand_over(), self.settle.finish, self.timers.clock, allowances=admitted.allowances)
         except BaseException as why:
             held.release()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -11,11 +11,15 @@ from stayfast.core.types import Allowance, AnswerSummary, Api, CacheControl, Chu
 from stayfast.pipeline.attempts.hedge_plans import Hedging, no_hedging
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.cache.semantic import SemanticQuery
+from stayfast.pipeline.classify.screen import RequestScreen
+from stayfast.pipeline.context.count_answers import UNLEARNED_COUNTS
+from stayfast.pipeline.context.output_caps import RouteCaps
 from stayfast.pipeline.context.step import ContextStep
 from stayfast.pipeline.context.token_counter import UNLEARNED, TokenCounter
 from stayfast.pipeline.hooks.route_hooks import RouteHooks
 from stayfast.pipeline.prompt_cache.planner import PlannedPrompt, PromptCachePlanner
 from stayfast.pipeline.routing.selector import RoutingFeedback, Target, UpstreamSelector
+from stayfast.pipeline.tiers.ladder import LadderPlan, RouteTiers
 from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.admission.fair_share import TenantShare
 from stayfast.policy.admission.overload import SizeConfig
@@ -23,9 +27,10 @@ from stayfast.policy.admission.price import Prices, highest_prices
 from stayfast.policy.budget import BudgetConfig, StageBudget, divide_deadline
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.stores.base import CachedAnswer
-from stayfast.upstreams.base import AnswerStream
+from stayfast.upstreams.base import AnswerStream, TokenCounting
 
 OnStall = Literal["wait", "end", "rescue"]  # what is done when a running answer stalls
+START_NOTHING: Final[Callable[[], object]] = bool  # for admissions that count no first tokens; a call without a frame
 CallKey = tuple[bytes, bool, bool]  # of calls that equal requests share: key of the question; streamed; usage at its end
 
 
@@ -33,7 +38,7 @@ class Admitted(msgspec.Struct, frozen=True):
     """admit -> gateway: a place in the gateway."""
 
     release: Callable[[], None]  # gives the place back; to be called exactly once
-    start_reply: Callable[[], None] | None = None  # called when the call is over: at the first token of a stream
+    start_reply: Callable[[], object] = START_NOTHING  # called when the call is over: at the first token of a stream
     lane: str = ""  # empty: there are no lanes
     band: int = 0
     share: TenantShare | None = None  # the tenant's; None: all are admitted at once
@@ -60,8 +65,11 @@ class RoutePolicy:
     size: SizeConfig | None = None  # None: prompts may be of any length
     prefix: PromptCachePlanner | None = None
     hooks: RouteHooks | None = None
+    cap: RouteCaps | None = None  # None: output limits are the clients' own
+    screen: RequestScreen | None = None  # before the cache: guard, and another route by class
     context: tuple[ContextStep, ...] = ()  # run in order; empty: prompts are sent as clients sent them
     counter: TokenCounter = UNLEARNED
+    counting: TokenCounting = UNLEARNED_COUNTS  # answers requests for token counts
     dearest: Prices = field(default_factory=dict)  # highest prices of all targets, by the client's model name; set by Route
 
     @property
@@ -84,6 +92,7 @@ class Route:
     hedging: Hedging = field(default_factory=no_hedging)
     on_stall: OnStall = "wait"
     selector: UpstreamSelector | None = None  # affinity, weights, ejection; None: none of them
+    ladder: RouteTiers | None = None  # the tiers whose targets `targets` has; None: it has no tiers
     # targets that can serve an API
     targets_by_api: Mapping[Api, tuple[Target, ...]] = field(init=False, compare=False, repr=False)
 
@@ -111,6 +120,9 @@ class Plan(msgspec.Struct, frozen=True):
     lane: str = ""  # of its admission
     band: int = 0
     share: TenantShare | None = None
+    ladder: LadderPlan | None = None  # its tiers, of which `candidates` are the first; None: the route has none
+    hedge_to: tuple[Target, ...] = ()  # targets of hedges, best first; empty: the candidates
+    role: str = ""  # of its attempts; empty: as usual
 
 
 class AnswerSource(Protocol):

@@ -1,5 +1,5 @@
 """The ASGI application of all endpoints except those for LLM requests: health, models, metrics, recent requests, caches,
-OpenAPI.
+classifiers, OpenAPI.
 
 `app.GatewayApp` has already checked the key, the path and the method.
 """
@@ -18,11 +18,13 @@ from stayfast.http.server.asgi import Message, Scope
 from stayfast.keys.principal import Principal, admins_only, allows_route, is_admin
 from stayfast.server import paths
 from stayfast.server.backend import ActiveSystem, PurgeFilter
+from stayfast.server.classify.endpoint import ClassifyEndpoint
 from stayfast.server.conversations import answer_conversations
 from stayfast.server.openapi import document
 from stayfast.server.paths import (
     ADMIN_PATHS,
     CACHE,
+    CLASSIFY,
     CONVERSATIONS,
     LIVE,
     METRICS,
@@ -31,11 +33,13 @@ from stayfast.server.paths import (
     error_dialect,
     parse_cache_key,
     parse_model_id,
+    parse_prompt_id,
     parse_request_id,
 )
 from stayfast.server.requests_query import parse_requests_query
-from stayfast.server.snapshot.endpoints import answer_snapshot, require, send_live
+from stayfast.server.snapshot.endpoints import answer_snapshot, read_parameters, require, send_live
 from stayfast.server.snapshot.findings import FindingsReader
+from stayfast.server.snapshot.prompts import list_prompts, show_prompt
 from stayfast.wire.errors import encode_error
 from stayfast.wire.local_answers import render_model_list
 
@@ -49,13 +53,14 @@ Page = tuple[int, str, bytes]  # status, content type, body
 class AdminApp:
     """The ASGI application. Task-safe."""
 
-    __slots__ = ("_created", "_current", "_findings", "_is_draining", "_pages", "_version")
+    __slots__ = ("_classify", "_created", "_current", "_findings", "_is_draining", "_pages", "_version")
 
     def __init__(self, current: ActiveSystem, *, clock: Clock, version: str, is_draining: Callable[[], bool]) -> None:
         self._current = current
         self._is_draining = is_draining
         self._version = version
         self._created = int(clock.wall())
+        self._classify = ClassifyEndpoint(current, clock)
         self._findings = FindingsReader(clock)
         self._pages: dict[str, Callable[[], Page]] = {
             "/": self._root,
@@ -78,7 +83,10 @@ class AdminApp:
                     self._require_admin(scope)
                     await send_live(self._current.backend.snapshots, scope, send)
                     return
-                status, media, body = await self._metrics(scope) if path == METRICS else _ok(await self._json(scope))
+                if path == CLASSIFY:
+                    status, media, body = _ok(await self._classify.answer(scope, receive))
+                else:
+                    status, media, body = await self._metrics(scope) if path == METRICS else _ok(await self._json(scope))
             except StayfastError as error:
                 status, headers, body = encode_error(error, error_dialect(scope["raw_path"].decode()),
                                                      scope["state"]["request_id"])
@@ -134,6 +142,10 @@ class AdminApp:
         key = parse_cache_key(path)
         if key is not None:
             return await self._inspect_answer(scope, key)
+        if (prompt_id := parse_prompt_id(path)) is not None:
+            self._require_admin(scope)
+            backend, against = self._current.backend, read_parameters(scope, "against").get("against", "")
+            return await show_prompt(require(backend.snapshots), backend.together, prompt_id, against)
         request_id = parse_request_id(path)
         if request_id is None:
             return self._model(path, scope["state"]["caller"])
@@ -151,6 +163,8 @@ class AdminApp:
                 return await backend.together.gateways()
             case paths.TRAFFIC:
                 return await backend.together.traffic()
+            case paths.PROMPTS:
+                return await list_prompts(require(backend.snapshots))
             case paths.FINDINGS:
                 return await self._findings.read(require(backend.snapshots))
             case _:

@@ -404,6 +404,8 @@ class ResponseWriter:
     def _gateway_headers(self, reply: Reply) -> bytes:
         """Which upstream answered, after how many attempts, timings, degradation, cache, what is left of the quotas."""
         optional = f"x-stayfast-degraded: {reply.degraded}\r\n" if reply.degraded is not None else ""
+        if (rule := reply.guard) is not None:
+            optional += f"x-stayfast-guard: flag; rule={rule}\r\n"
         if (cache := reply.cache) is not None:
             optional += f"x-cache: {cache}\r\n"
         headers = (f"server-timing: {reply.server_timing()}\r\nx-stayfast-upstream: {reply.upstream}\r\n"
@@ -424,7 +426,7 @@ class ResponseWriter:
     async def _relay(self, reply: Reply) -> None:
         connection, summary = self._connection, reply.summary
         write, read_chunk = connection.write, reply.next
-        if has_report := self._has_started or reply.degraded is not None:
+        if has_report := self._has_started or reply.may_degrade:
             read_chunk = ReportedStream(reply, self._api).next
         chunk = await read_chunk()
         connection.stop_keepalive()

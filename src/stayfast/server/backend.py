@@ -3,7 +3,7 @@
 A reload builds a second system and swaps it in here: new requests use the new one, running requests keep theirs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -12,6 +12,7 @@ from stayfast.core.types import Request
 from stayfast.jobs.service import JobService
 from stayfast.keys.table import LiveKeys
 from stayfast.observe.request_filter import RequestFilter
+from stayfast.pipeline.classify.classifier import TextClassifier
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.passthrough.service import PassThrough
 from stayfast.pipeline.stages.relay import Reply
@@ -73,6 +74,9 @@ class AllWorkers(Protocol):
     async def recent_requests(self, query: RecentRequestsQuery) -> bytes:
         """Recent requests, newest first."""
 
+    async def compare_prompts(self, version_id: str, before: str) -> bytes | None:
+        """A `PromptComparison` in msgpack; None: no worker has the text of the version. before: may be empty."""
+
     async def traffic(self) -> bytes:
         """Figures of the requests in memory, newest first, for all tenants."""
 
@@ -111,6 +115,10 @@ class Backend(Protocol):
     @property
     def passthrough(self) -> PassThrough | None:
         """None: it is off."""
+
+    @property
+    def text_classifiers(self) -> Mapping[str, TextClassifier]:
+        """The classifiers of the settings, by name."""
 
     def models(self) -> Sequence[str]:
         """The model names of all routes."""

@@ -8,6 +8,7 @@ from stayfast.core.types import Api
 from stayfast.observe.waterfall import RequestSummary, Waterfall
 from stayfast.server.batch_openapi import SCHEMAS as BATCH_SCHEMAS
 from stayfast.server.batch_openapi import batch_paths
+from stayfast.server.classify.openapi import classify_paths, classify_schemas
 from stayfast.server.http_request import LLM_PATHS
 from stayfast.server.job_openapi import SCHEMAS as JOB_SCHEMAS
 from stayfast.server.job_openapi import job_paths
@@ -18,7 +19,8 @@ from stayfast.server.requests_query import LISTS, OUTCOMES
 from stayfast.server.snapshot.openapi import snapshot_paths, snapshot_schemas
 from stayfast.wire.chat.request import ChatRequest, CompletionsRequest, EmbeddingsRequest
 from stayfast.wire.messages.request import CountRequest, MessagesRequest
-from stayfast.wire.responses.request import ResponsesRequest
+from stayfast.wire.responses.request import InputTokensRequest, ResponsesRequest
+from stayfast.wire.token_counts import TokenizeRequest
 
 Json = dict[str, Any]
 
@@ -30,6 +32,8 @@ _BODIES: dict[Api, tuple[type, str]] = {
     Api.RESPONSES: (ResponsesRequest, "Answer with items (OpenAI responses)."),
     Api.MESSAGES: (MessagesRequest, "Answer a conversation (Anthropic messages)."),
     Api.COUNT_TOKENS: (CountRequest, "Count a conversation's tokens (Anthropic)."),
+    Api.INPUT_TOKENS: (InputTokensRequest, "Count the tokens of a response's input (OpenAI)."),
+    Api.TOKENIZE: (TokenizeRequest, "Count the tokens of a text or a conversation (vLLM)."),
 }
 _REFUSALS = {
     "400": "The request is malformed; the error names the field.",
@@ -58,8 +62,10 @@ _HEADERS: Json = {
     "server-timing": {"description": "Time spent in each stage.", "schema": {"type": "string"}},
     "x-stayfast-upstream": {"description": "The upstream that answered.", "schema": {"type": "string"}},
     "x-stayfast-attempts": {"description": "Number of upstream calls.", "schema": {"type": "string"}},
-    "x-stayfast-degraded": {"description": "fallback, stale, template, partial, trimmed (old turns left out).",
+    "x-stayfast-degraded": {"description": "fallback, tier, stale, template, partial, trimmed (turns left out) or capped.",
                             "schema": {"type": "string"}},
+    "x-stayfast-guard": {"description": "flag, and the rule of the route's guard that matched.",
+                         "schema": {"type": "string"}},
     "x-cache": {"description": "hit, stale, miss, coalesced or bypass, with kind, age, key, reason; on routes with a cache.",
                 "schema": {"type": "string"}},
 }
@@ -202,12 +208,15 @@ _ANSWERS: dict[Api, Json] = {
     Api.RESPONSES: _answer_with("output", {"type": "array"}, object="response"),
     Api.MESSAGES: _answer_with("content", {"type": "array"}, type="message", role="assistant"),
     Api.COUNT_TOKENS: _answer_with("input_tokens", {"type": "integer"}),
+    Api.INPUT_TOKENS: _answer_with("input_tokens", {"type": "integer"}, object="response.input_tokens"),
+    Api.TOKENIZE: _answer_with("count", {"type": "integer"}),
 }
 
 
 def document(version: str) -> Json:
     schemas, components = msgspec.json.schema_components([body for body, _ in _BODIES.values()],
                                                          ref_template=_REF)
+    components["TokenizeRequest"]["oneOf"] = [_given("prompt", "string"), _given("messages", "array")]
     components["ResponsesRequest"]["anyOf"] = [_given("input", ["string", "array"]),
                                               _given("previous_response_id", "string")]
     _, waterfalls = msgspec.json.schema_components([Waterfall, RequestSummary], ref_template=_REF)
@@ -219,7 +228,9 @@ def document(version: str) -> Json:
         | snapshot_paths({status: _REFUSALS[status] for status in ("400", "401", "403", "404", "429")})
         | job_paths(schema_of, {"$ref": _REF.format(name="Error")})
         | batch_paths({"$ref": _REF.format(name="Error")}, {"$ref": _REF.format(name="MessagesError")})
-        | key_paths({"$ref": _REF.format(name="Error")}),
+        | key_paths({"$ref": _REF.format(name="Error")})
+        | classify_paths({status: _REFUSALS[status] for status in ("400", "401", "403", "408", "413")},
+                         {"$ref": _REF.format(name="Error")}),
         "security": [{}, {"bearer": []}, {"key": []}],
         "components": {
             "schemas": components | {"Error": _ERROR, "MessagesError": _ERROR_OF_MESSAGES, "Model": _MODEL,
@@ -228,7 +239,7 @@ def document(version: str) -> Json:
                                      "Deleted": _DELETED, "Caches": _CACHES, "Gateways": _GATEWAYS,
                                      "Traffic": _TRAFFIC,
                                      "Forgotten": _FORGOTTEN, **JOB_SCHEMAS, **BATCH_SCHEMAS, **KEY_SCHEMAS,
-                                     **snapshot_schemas(),
+                                     **snapshot_schemas(), **classify_schemas(),
                                      "Kept": _STORED_ANSWER} | waterfalls,
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"},
                                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"}},

@@ -21,10 +21,13 @@ FINDINGS = "/admin/findings"
 LIVE = "/admin/live"
 HISTORY = "/admin/live/history"
 TRAFFIC = "/admin/traffic"
+PROMPTS = "/admin/prompts"
+CLASSIFY = "/v1/classify"
 MAX_LISTED = 1000  # requests in one response
 _OTHER_PATHS = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE, GATEWAYS, SETTINGS, SNAPSHOT, HISTORY,
-                                     FINDINGS, TRAFFIC, CONVERSATIONS}
-ADMIN_PATHS = frozenset((STATE, SETTINGS, GATEWAYS, TRAFFIC, FINDINGS, SNAPSHOT, HISTORY))  # one key sees all tenants
+                                     FINDINGS, TRAFFIC, CONVERSATIONS, PROMPTS}
+# one key sees all tenants
+ADMIN_PATHS = frozenset((STATE, SETTINGS, GATEWAYS, TRAFFIC, FINDINGS, SNAPSHOT, HISTORY, PROMPTS))
 _READ_METHODS = ("GET", "HEAD")
 RETRY_WHEN_DRAINING_S = 1.0
 
@@ -39,7 +42,7 @@ def error_dialect(path: str) -> Api:
 
 def allowed_methods(path: str) -> tuple[str, ...]:
     """The methods of a path; empty for an unknown path."""
-    if path in LLM_ENDPOINTS:
+    if path in LLM_ENDPOINTS or path == CLASSIFY:
         return ("POST",)
     if path == LIVE:
         return ("GET",)
@@ -47,7 +50,7 @@ def allowed_methods(path: str) -> tuple[str, ...]:
         return (*_READ_METHODS, "DELETE")
     if parse_conversation(path) is not None:
         return ("DELETE",)
-    if path in _OTHER_PATHS or parse_model_id(path) is not None or parse_request_id(path) is not None:
+    if path in _OTHER_PATHS or any(parse(path) is not None for parse in (parse_model_id, parse_request_id, parse_prompt_id)):
         return _READ_METHODS
     if is_page_path(path):
         return page_methods(path)
@@ -56,7 +59,7 @@ def allowed_methods(path: str) -> tuple[str, ...]:
 
 def metric_label(path: str) -> str:
     """A path as a metric label. Unknown paths share one label, so that clients cannot add series."""
-    if path in LLM_ENDPOINTS or path in _OTHER_PATHS or path == LIVE:
+    if path in LLM_ENDPOINTS or path in _OTHER_PATHS or path in (LIVE, CLASSIFY):
         return path
     if parse_request_id(path) is not None:
         return f"{REQUESTS}/{{id}}"
@@ -64,6 +67,8 @@ def metric_label(path: str) -> str:
         return f"{CACHE}/{{key}}"
     if parse_conversation(path) is not None:
         return f"{CONVERSATIONS}/{{id}}"
+    if parse_prompt_id(path) is not None:
+        return f"{PROMPTS}/{{id}}"
     if parse_model_id(path) is not None:
         return "/v1/models/{id}"
     if is_page_path(path):
@@ -95,6 +100,12 @@ def parse_conversation(path: str) -> str | None:
     """The id in `/admin/conversations/{id}`; it may contain slashes."""
     head, _, name = path.partition(f"{CONVERSATIONS}/")
     return name if name and not head else None
+
+
+def parse_prompt_id(path: str) -> str | None:
+    """The id in `/admin/prompts/{id}`."""
+    head, _, prompt_id = path.partition(f"{PROMPTS}/")
+    return prompt_id if prompt_id and not head else None
 
 
 def shutting_down_error() -> Shed:

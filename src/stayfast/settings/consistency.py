@@ -13,8 +13,10 @@ from stayfast.http.server.tls import ServerCertificate
 from stayfast.jobs.config import JobsConfig
 from stayfast.observe.tracing.config import otlp_problem
 from stayfast.policy.admission.overload import ANY_TENANT
+from stayfast.policy.context.config import LEARNED, UPSTREAM, VOCABULARIES
 from stayfast.policy.fleet.config import REDIS_URL, REDIS_URL_FORM
 from stayfast.server.config import ServerConfig, check_exposure, is_loopback
+from stayfast.settings.classify import check_classifiers
 from stayfast.settings.credentials import credentials_problem
 from stayfast.settings.history import check_histories
 from stayfast.settings.model import Settings
@@ -30,14 +32,16 @@ from stayfast.settings.upstreams import (
 )
 from stayfast.settings.yaml_nodes import Node, YamlList, YamlScalar, entries_at, expand_references, location_of, node_at
 from stayfast.settings.yaml_nodes import YamlMapping as Tree
+from stayfast.stores.exact_tokenizer import INSTALL_HINT, PACKAGES
 from stayfast.stores.jobs.postgres.address import parse_postgres_url
 from stayfast.stores.sqlite import describe_problem
 
 AddProblem = Callable[[Path, str], None]
 ANY_MODEL = "*"
 _CALIBRATION_KEYS = ("max_error", "min_labels")  # without effect together with a fixed threshold
-_NO_REDIS, _NO_POSTGRES = (f"needs a package that is not installed: pip install '.[{extra}]' in Stayfast's checkout"
-                           for extra in ("redis", "postgres"))
+_NO_REDIS, _NO_POSTGRES, _NO_SCHEMA = (
+    f"needs a package that is not installed: pip install '.[{extra}]' in Stayfast's checkout"
+    for extra in ("redis", "postgres", "schema"))
 _MODELS = ("model.onnx", "onnx/model.onnx", "model.safetensors")
 
 
@@ -91,7 +95,9 @@ def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[
     _check_hooks(settings, check_hook, add_problem)
     _check_caches(settings, tree, add_problem)
     check_histories(settings, add_problem)
+    _check_tokenizers(settings, add_problem)
     _check_jobs(settings, add_problem)
+    check_classifiers(settings, add_problem)
     check_pass_through(settings, add_problem)
     if settings.fleet.url is not None and find_spec("redis") is None:
         add_problem(("fleet", "url"), _NO_REDIS)
@@ -104,6 +110,18 @@ def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[
         add_problem(("server", "host"), str(error).removeprefix("host "))
     _check_tls(settings.server, add_problem)
     return problems
+
+
+def _check_tokenizers(settings: Settings, add_problem: AddProblem) -> None:
+    for name, route in settings.routes.items():
+        tokenizer = route.context.tokenizer
+        if tokenizer in (LEARNED, UPSTREAM):
+            continue
+        is_packaged, path = tokenizer in VOCABULARIES, ("routes", name, "context", "tokenizer")
+        if not is_packaged and not FilePath(tokenizer).is_file():
+            add_problem(path, f"no such file: {quote(tokenizer)}")
+        elif find_spec(PACKAGES[is_packaged]) is None:
+            add_problem(path, f"needs a package that is not installed: {INSTALL_HINT}")
 
 
 def _check_tls(server: ServerConfig, add_problem: AddProblem) -> None:
@@ -230,13 +248,30 @@ def _check_routes(settings: Settings, add_problem: AddProblem) -> None:
         if offline and offline not in others:
             message = f"no other route is named {quote(offline)}{suggest(offline, others)}"
             add_problem(("routes", name, "oversize_route"), message)
+        _check_service_tiers(name, settings, add_problem)
         if "*" in name and name != "*":
             add_problem(("routes", name), 'no patterns: name each model, or use the route "*" for other names')
+
+
+def _check_service_tiers(name: str, settings: Settings, add_problem: AddProblem) -> None:
+    """Each upstream of a tier must have a word for its service tier."""
+    for n, tier in enumerate(settings.routes[name].tiers):
+        for upstream in tier.upstreams if tier.service_tier else ():
+            config = settings.upstreams.get(upstream)
+            words = config.service_words if isinstance(config, HttpUpstream) else {}
+            if config is not None and tier.service_tier not in words:
+                known = f"it has {', '.join(words)}" if words else "it has none"
+                add_problem(("routes", name, "tiers", n, "service_tier"), f"upstream {quote(upstream)} has no word for "
+                            f"{tier.service_tier} ({known}): set upstreams.{upstream}.service_tiers, or remove it")
+            if f"{upstream}:{tier.service_tier}" in settings.upstreams:
+                add_problem(("routes", name, "tiers", n, "service_tier"),
+                            f"another upstream is named {quote(f'{upstream}:{tier.service_tier}')}: rename it")
 
 
 def _check_caches(settings: Settings, tree: Tree, add_problem: AddProblem) -> None:
     for name, route in settings.routes.items():
         _check_helper_routes(name, settings, add_problem)
+        _check_enough(name, settings, add_problem)
         _check_cache_mode(("routes", name, "cache"), node_at(tree, "routes", name, "cache"), add_problem)
         if route.cache.store and route.cache.store not in settings.stores:
             hint = suggest(route.cache.store, settings.stores)
@@ -301,6 +336,18 @@ def _check_helper_routes(name: str, settings: Settings, add_problem: AddProblem)
     elif verifier and settings.routes[verifier].cache.mode == "semantic":
         message = f"route {quote(verifier)} has a semantic cache itself: its verdict could be one on other answers"
         add_problem(("routes", name, "cache", "verify"), message)
+
+
+def _check_enough(name: str, settings: Settings, add_problem: AddProblem) -> None:
+    enough, others = settings.routes[name].enough, settings.routes.keys() - {name}
+    if enough.mode == "off":
+        return
+    if enough.judge_route and enough.judge_route not in others:
+        message = (f"no other route is named {quote(enough.judge_route)}{suggest(enough.judge_route, others)}, and it is "
+                   f"neither exact nor words")
+        add_problem(("routes", name, "enough", "compare"), message)
+    if enough.checks.json == "schema" and find_spec("jsonschema_rs") is None:
+        add_problem(("routes", name, "enough", "checks", "json"), _NO_SCHEMA)
 
 
 def _check_cache_mode(path: Path, cache: Node | None, add_problem: AddProblem) -> None:

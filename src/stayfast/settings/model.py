@@ -20,7 +20,10 @@ from stayfast.policy.admission.price import Prices
 from stayfast.policy.budget import PART, BudgetConfig, divide_deadline
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.idempotency import IdempotencyConfig
+from stayfast.policy.classify.config import ClassifierConfig, ClassRoutesConfig, GuardConfig
 from stayfast.policy.context.config import ContextConfig
+from stayfast.policy.context.diet import PromptsConfig
+from stayfast.policy.context.output_cap import CapConfig
 from stayfast.policy.fleet.config import FleetConfig
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
 from stayfast.policy.resilience.breaker import BreakerConfig
@@ -31,6 +34,7 @@ from stayfast.policy.routing.affinity import AffinityConfig
 from stayfast.policy.routing.outlier_ejection import EjectConfig
 from stayfast.policy.slo import Slo
 from stayfast.policy.tiers.config import TierConfig, TierEntry, TierLadder
+from stayfast.policy.tiers.enough import EnoughConfig, check_has_smaller_tier
 from stayfast.server.config import ServerConfig
 from stayfast.settings.presets import Preset
 from stayfast.settings.price_table import merge_prices
@@ -117,6 +121,8 @@ class RouteSettings:
     tiers: Annotated[tuple[TierEntry, ...], SettingDoc(
         "Instead of `upstreams`: models from small to large, each at its own upstreams (docs/tiers.md).")] = ()
     tier: Annotated[TierConfig, SettingDoc("How a tier is chosen.")] = field(default_factory=TierConfig)
+    enough: Annotated[EnoughConfig, SettingDoc(
+        "When a smaller tier than `tier.start` is enough (docs/enough.md).")] = field(default_factory=EnoughConfig)
     fallback: Annotated[Fallback | None, SettingDoc(
         "Upstreams for when the route's own failed or took too long. Short for on_overrun.fallback.", is_short=True)] = None
     preset: Annotated[Preset | None, SettingDoc(
@@ -141,6 +147,12 @@ class RouteSettings:
         "Response cache (docs/concepts/cache.md).")] = field(default_factory=CacheConfig)
     prefix: Annotated[PrefixConfig, SettingDoc(
         "Prompt caches of the providers (docs/concepts/prompt-layout.md).")] = field(default_factory=PrefixConfig)
+    cap: Annotated[CapConfig, SettingDoc(
+        "Output limits (docs/caps.md).")] = field(default_factory=CapConfig)
+    guard: Annotated[GuardConfig, SettingDoc(
+        "Patterns of secrets and prompt injections (docs/classify.md).")] = field(default_factory=GuardConfig)
+    classify: Annotated[ClassRoutesConfig, SettingDoc(
+        "Another route by the class of the question (docs/classify.md).")] = field(default_factory=ClassRoutesConfig)
     context: Annotated[ContextConfig, SettingDoc(
         "What is sent of a prompt, and how its tokens are counted.")] = field(default_factory=ContextConfig)
     size: Annotated[SizeConfig, SettingDoc("Prompt size limits.", is_inline=True)] = field(default_factory=SizeConfig)
@@ -159,6 +171,7 @@ class RouteSettings:
         if len(set(self.upstreams)) < len(self.upstreams):
             raise ValueError("upstreams must name each upstream once")
         TierLadder(self.tiers, self.tier)
+        check_has_smaller_tier(self.enough, len(self.tiers))
         check_bounds(self)
         for name, weight in self.weights.items():
             if name not in self.own_upstreams:
@@ -274,6 +287,8 @@ class Settings:
         default_factory=TracingSettings)
     recent: Annotated[RecentConfig, SettingDoc(
         "The last requests, in memory, for `stayfast explain REQUEST-ID`.")] = field(default_factory=RecentConfig)
+    prompts: Annotated[PromptsConfig, SettingDoc(
+        "Versions of system prompts, for `stayfast prompts` (docs/prompts.md).")] = field(default_factory=PromptsConfig)
     alerts: Annotated[AlertsConfig, SettingDoc(
         "Thresholds of `stayfast alerts`; latencies over 5 minutes.")] = field(default_factory=AlertsConfig)
     stores: Annotated[Mapping[str, StoreSettings], SettingDoc(
@@ -283,6 +298,8 @@ class Settings:
         "Several gateways that act as one (docs/concepts/fleet.md).")] = field(default_factory=FleetConfig)
     embedder: Annotated[EmbedderConfig, SettingDoc(
         "Text embeddings for semantic caches; one model for all routes.")] = field(default_factory=EmbedderConfig)
+    classifiers: Annotated[Mapping[str, ClassifierConfig], SettingDoc(
+        "Trained classifiers of texts, by a name of your choice (docs/classify.md).")] = field(default_factory=empty_mapping)
     jobs: Annotated[JobsConfig, SettingDoc(
         "Durable jobs, batches and background responses (docs/concepts/jobs.md).")] = field(default_factory=JobsConfig)
     passthrough: Annotated[PassThroughConfig, SettingDoc(

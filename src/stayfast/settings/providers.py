@@ -32,7 +32,8 @@ _SHARED_PROTOCOLS: Final = ("openai", "anthropic")  # spoken at many addresses
 class ProviderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row. base_url: may have parts in braces (ADDRESS_FIELDS); empty: there is no common address. key_variable: of the
     default key. key_header: empty: of the kind. credentials: that are used without a key, if its variable is not set. paths:
-    by API, instead of the usual ones. price_list: its rows in price_table.json, for hosts that match price_hosts.
+    by API, instead of the usual ones. service_tiers: its words
+    for the speeds of policy.tiers. price_list: its rows in price_table.json, for hosts that match price_hosts.
     """
 
     kind: Protocol
@@ -43,6 +44,7 @@ class ProviderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     credentials: Literal["", "aws", "entra", "google"] = ""
     paths: dict[Api, str] = {}
     quirks: tuple[Quirk, ...] = ()
+    service_tiers: dict[str, str] = {}
     request_usage: bool = False
     supports_continuation: bool = False
     engine_metrics: Literal["off", "auto"] = "off"

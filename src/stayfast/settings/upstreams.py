@@ -16,6 +16,7 @@ from stayfast.policy.admission.quota import QuotaConfig
 from stayfast.policy.fleet.config import REDIS_URL, REDIS_URL_FORM
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
+from stayfast.policy.tiers.config import SPEEDS
 from stayfast.settings.added_kinds import AddedStore, AddedUpstream
 from stayfast.settings.credentials import AwsCredentials, Credentials, EntraCredentials
 from stayfast.settings.providers import ADDRESS_FIELDS, ADDRESS_PART, Protocol, ProviderRow, all_providers
@@ -92,6 +93,10 @@ class HttpUpstream:
         form="a path that begins with /, in braces only {model} or {A|B}")] = field(default_factory=empty_mapping)
     quirks: Annotated[tuple[Quirk, ...], SettingDoc(
         "What it refuses or reports otherwise (docs/providers.md).")] = ()
+    service_tiers: Annotated[Mapping[str, str], SettingDoc(
+        "Its words for the service tiers flex, standard, fast and ultrafast of `tiers`; MEMBER=WORD: in this member of the "
+        "body. Unset: those of docs/providers.md.", pattern=r"([A-Za-z_]+=)?[A-Za-z0-9_-]{1,40}",
+        form="a word, or MEMBER=WORD")] = field(default_factory=empty_mapping)
     request_usage: Annotated[bool, SettingDoc(
         "Request token counts in streams; they are hidden from clients that did not ask.")] = False
     supports_continuation: Annotated[bool, SettingDoc(
@@ -130,6 +135,9 @@ class HttpUpstream:
         object.__setattr__(self, "base_url", url)
         if any(name.startswith("cost") for name, _, _ in self.rate.limits()):
             raise ValueError("rate limits requests and tokens: costs are limited by tenants.NAME.quota")
+        for tier in self.service_tiers:
+            if tier not in SPEEDS:
+                raise ValueError(f"service_tiers must be among {', '.join(SPEEDS)}, not {tier}")
         self._check_apis()
         check_headers(self.headers)
         if self.engine_metrics != "off" and (self.kind != "openai" or self._is_hosted(row)):
@@ -202,6 +210,11 @@ class HttpUpstream:
     @property
     def host(self) -> str:
         return urlsplit(self.base_url).hostname or ""
+
+    @property
+    def service_words(self) -> Mapping[str, str]:
+        """The provider's words for service tiers; empty if it has none."""
+        return self.service_tiers or all_providers()[self.provider or self.kind].service_tiers
 
     @property
     def native_apis(self) -> frozenset[Api]:

@@ -8,8 +8,10 @@ from stayfast.lab.claims.budget import BudgetClaim
 from stayfast.lab.claims.budget_overhead import BudgetOverhead
 from stayfast.lab.claims.cache_lookup_cost import CacheLookupCost
 from stayfast.lab.claims.cancel import Cancel
+from stayfast.lab.claims.caps import CapsClaim
 from stayfast.lab.claims.coalesce import Coalesce
 from stayfast.lab.claims.deadline import DEADLINE
+from stayfast.lab.claims.diet import DietClaim
 from stayfast.lab.claims.doctor import DoctorClaim
 from stayfast.lab.claims.fair import FAIR
 from stayfast.lab.claims.fleet import FleetClaim
@@ -36,6 +38,7 @@ from stayfast.lab.claims.storm import Storm
 from stayfast.lab.claims.stragglers import Stragglers
 from stayfast.lab.claims.table import TableClaim
 from stayfast.lab.claims.tail import Hangs, HedgeClaim, Tail
+from stayfast.lab.claims.tiers import TiersClaim
 from stayfast.lab.claims.tools import TOOLS
 from stayfast.lab.claims.truth import TruthClaim
 from stayfast.lab.harness.claim import Claim
@@ -46,10 +49,10 @@ def claims() -> dict[str, Claim]:
     found: tuple[Claim, ...] = (TruthClaim(), Overhead(), Cancel(), BudgetClaim(), Tail(), Mixed(), Hangs(), HedgeClaim(),
                                 SilentClaim(), Noisy(),
                                 Overload(), QUOTA,
-                                FleetClaim(), FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), LANES_CLAIM,
+                                FleetClaim(), FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), CapsClaim(), LANES_CLAIM,
                                 Stragglers(),
                                 Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), HistoryClaim(), SemanticClaim(),
-                                TableClaim(),
+                                TiersClaim(), TableClaim(), DietClaim(),
                                 BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
                                 DoctorClaim(), JobThroughput(), BoardClaim(), PlanClaim(), DEADLINE, TOOLS, PARTIAL, AGENT)
     return {claim.name: claim for claim in found}

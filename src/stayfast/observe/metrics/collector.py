@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from stayfast.core.classify import GuardDone, RoutedByClass, TextClassified
 from stayfast.core.clock import Clock
 from stayfast.core.credentials import CredentialRenewalFailed, CredentialRenewed
 from stayfast.core.events import (
@@ -219,6 +220,12 @@ class MetricsSink:
         elif isinstance(fact, CredentialRenewed | CredentialRenewalFailed):
             result = "renewed" if isinstance(fact, CredentialRenewed) else "failed"
             count[known.CREDENTIAL_RENEWALS.name][fact.upstream, result] += 1
+        elif isinstance(fact, TextClassified):
+            count[known.CLASSIFIED.name][fact.classifier, fact.label, fact.head] += 1
+        elif isinstance(fact, GuardDone):
+            count[known.GUARDED.name][fact.route, fact.result, fact.rule] += 1
+        elif isinstance(fact, RoutedByClass):
+            count[known.ROUTED_BY_CLASS.name][fact.route, fact.label, fact.target] += 1
 
     def _count_attempts(self, key: _AttemptKey, facts: list[AttemptDone]) -> None:
         route, upstream, outcome, fault, status = key
@@ -274,7 +281,7 @@ class MetricsSink:
                 by_series[series_key].append(fact)
             else:
                 by_series[series_key] = [fact]
-            if outcome != "ok" or fact.over_stage is not None:
+            if outcome != "ok" or fact.over_stage is not None or fact.cut_by is not None:
                 self._count_problems(route, fact)
             if fact.cache is not None:
                 self._cache[route, fact.cache] += 1
@@ -303,6 +310,8 @@ class MetricsSink:
             count[known.SHEDS.name][route, fact.shed] += 1
         if fact.degraded is not None:
             count[known.DEGRADED.name][route, fact.degraded] += 1
+        if fact.cut_by is not None:
+            count[known.CUT_ANSWERS.name][route, fact.cut_by] += 1
         if fact.status == 499:
             count[known.CLIENT_LEFT.name][route, "before_first_token" if fact.ttft_s is None else "mid_answer"] += 1
             return

@@ -49,7 +49,8 @@ REFUSED = _counter("refused", "Requests refused before routing.", "status", "cod
 CLIENT_LEFT = _counter("client_left", "Clients that disconnected before the end.", "route", "phase")
 DEADLINE_EXCEEDED = _counter("deadline_exceeded", "Requests ended by a time limit, by stage.", "route", "stage", "limit")
 STAGE_OVERRUNS = _counter("stage_overruns", "Requests by the first stage that exceeded its allowance.", "route", "stage")
-DEGRADED = _counter("degraded", "Requests answered by fallback, stale answer, template or in part.", "route", "kind")
+DEGRADED = _counter("degraded", "Requests answered by fallback, smaller tier, stale, template or a part.", "route", "kind")
+CUT_ANSWERS = _counter("cut_answers", "Answers that an output limit ended, by whose it was.", "route", "by")
 ATTEMPTS = _counter("attempts", "Calls to upstreams by outcome, fault and error status.", "route", "upstream", "outcome",
                     "fault", "status")
 RETRIES = _counter("retries", "Calls to upstreams after the first one of a request.", *_WHERE)
@@ -74,6 +75,9 @@ CACHE_SAVED_S = _counter("cache_saved_seconds", "Time to the first token saved b
 CACHE_SAVED_USD = _counter("cache_saved_usd", "Original cost of the answers of hits, USD.", "route", "kind")
 CACHE_REFRESHES = _counter("cache_refreshes", "Background refreshes of stale answers.", "route", "result")
 AFFINITY = _counter("affinity", "Routing decisions with affinity: hit, moved for load, or new.", *_WHERE, "result")
+TIER_REQUESTS = _counter("tier_requests", "Requests on routes with tiers, by the tier and why it was called.", "route",
+                         "tier", "why")
+TIER_ANSWERS = _counter("tier_answers", "Answers of tiers, by the service tier that was served.", "route", "tier", "served")
 PREFIX_TOKENS = _counter("prefix_tokens", "Prompt tokens sent (estimated), known or new to the upstream.", *_WHERE, "kind")
 PREFIX_CACHE = _counter("prefix_cache_requests", "Answers on routes with `prefix`, by the provider's cache result.", *_WHERE,
                         "result")
@@ -87,6 +91,12 @@ HISTORY_SAVED_TOKENS = _counter("history_saved_tokens", "Tokens of turns that we
 STORE = _counter("cache_store_requests", "Operations on shared stores, by result.", "store", "op", "result")
 SEMANTIC = _counter("semantic_requests", "Semantic lookups by result, and audits.", "route", "result")
 SEMANTIC_JUDGED = _counter("semantic_judged", "Comparisons of answers by a model, by result.", "route", "result")
+CLASSIFIED = _counter("classified", "Texts by classifier and label; head: first, second, second_failed.", "classifier",
+                      "label", "head")
+GUARDED = _counter("guarded", "Requests by the result of the guard: allow, flag, block, unfinished; and its rule.", "route",
+                   "result", "rule")
+ROUTED_BY_CLASS = _counter("routed_by_class", "Requests by the class of their question and the route that it chose.",
+                           "route", "label", "target")
 QUOTA_STORE_CALLS = _counter("quota_store_calls", "Calls for slices of shared limits, one per tenant, by result.", "result")
 TURN_STEPS = _counter("turn_steps", "Steps of served turns, by result.", "upstream", "step", "result")
 TURN_THREADS = _gauge("turn_threads", "Threads of plain functions in turns: active, or abandoned by their step.", "state")
@@ -187,13 +197,19 @@ CREDENTIAL_MISSING = _gauge("credential_missing", "1 while a worker has no valid
 JOBS_ALLOWED = _gauge("jobs_allowed", "Jobs that may run at an upstream by the delay of interactive requests.", "upstream")
 PASSED_IN_FLIGHT = _gauge("passthrough_in_flight", "Passed requests and WebSockets in flight.", "upstream")
 WORKERS = _gauge("workers", "Workers that answered this scrape, and silent ones.", "state")
+TIER_COMPARED = _counter("tier_compared", "Answers of smaller tiers compared with the large tier's, by result.", "route",
+                         "tier", "result")
+TIER_LABELS = _gauge("tier_labels", "Compared answers that are remembered, by whether the tier was enough.", "route", "tier",
+                     "enough")
+TIER_PROVEN = _gauge("tier_proven", "Tenants for which it is proven that a smaller tier is enough.", "route", "tier")
 BUILD_INFO = _gauge("build_info", "1; version in the labels.", "version", "python")
 
 FAMILIES = (
-    REQUESTS, REFUSED, CLIENT_LEFT, DEADLINE_EXCEEDED, STAGE_OVERRUNS, DEGRADED, ATTEMPTS, RETRIES, RETRIES_WITHHELD,
-    EJECTIONS, HEDGES, RESCUES, STALLS, TRUNCATED, TOKENS, COST, UNPRICED, OPENED, REUSED, ENGINE_STATES,
+    REQUESTS, REFUSED, CLIENT_LEFT, DEADLINE_EXCEEDED, STAGE_OVERRUNS, DEGRADED, CUT_ANSWERS, ATTEMPTS, RETRIES,
+    RETRIES_WITHHELD, EJECTIONS, HEDGES, RESCUES, STALLS, TRUNCATED, TOKENS, COST, UNPRICED, OPENED, REUSED, ENGINE_STATES,
     CREDENTIAL_RENEWALS, SHEDS, CACHE,
-    CACHE_SAVED_S, CACHE_SAVED_USD, CACHE_REFRESHES, AFFINITY, PREFIX_TOKENS, PREFIX_CACHE, PREFIX_CACHE_TOKENS,
+    CACHE_SAVED_S, CACHE_SAVED_USD, CACHE_REFRESHES, AFFINITY, TIER_REQUESTS, TIER_ANSWERS,
+    PREFIX_TOKENS, PREFIX_CACHE, PREFIX_CACHE_TOKENS,
     PREFIX_WAITS, HISTORY_REQUESTS, HISTORY_SUMMARIES, HISTORY_RULES, HISTORY_SAVED_TOKENS,
     STORE, TURN_STEPS, TURN_THREADS, LOST, TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE,
     STEP_SECONDS, HANDSHAKE,
@@ -201,7 +217,9 @@ FAMILIES = (
     CREDENTIAL_MISSING,
     SPIKE_FACTOR, CACHE_BYTES, CACHE_ENTRIES, STORE_BYTES, STORE_ENTRIES, PREFIX_MOVING, WORKERS, FLEET_BREAKERS,
     FLEET_GATEWAYS, FLEET_AGE, WEBSOCKETS, WEBSOCKET_MESSAGES, BUILD_INFO, SEMANTIC,
+    CLASSIFIED, GUARDED, ROUTED_BY_CLASS,
     SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR, SEMANTIC_JUDGED, SEMANTIC_JUDGE_MISS,
+    TIER_COMPARED, TIER_LABELS, TIER_PROVEN,
     QUOTA_SLACK, QUOTA_EXACT, QUOTA_STORE_LOST, QUOTA_STORE_CALLS, JOBS, JOBS_OLDEST,
     JOBS_OVERDUE, JOBS_ALLOWED, JOBS_ENDED, JOBS_RETURNED, JOB_LEASES_LOST, JOBS_SWEPT, JOB_WAIT, JOB_RUN, JOB_STORE_CALLS,
     JOB_STORE_SECONDS, PASSED, PASSED_BYTES, PASSED_BROKEN, PASSED_HEAD, PASSED_SECONDS, PASSED_IN_FLIGHT,

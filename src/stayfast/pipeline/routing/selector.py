@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Protocol
 
 from msgspec import Struct
 
 from stayfast.core.constants import BYTES_A_TOKEN, MAX_NAME
-from stayfast.core.events import Ejected, Fanout, Sink
+from stayfast.core.events import AttemptDone, Ejected, Fanout, Sink
 from stayfast.core.types import AnswerSummary, Api, Request
 from stayfast.policy.admission.price import Prices
 from stayfast.policy.routing.affinity import BLOCK_BYTES as BLOCK
@@ -38,6 +39,15 @@ class PickConfig:
         return not self.weights and self.affinity.mode == "off" and not self.eject.enabled
 
 
+class AttemptLearner(Protocol):
+    """Learns from the attempts at some targets. service_tier: that they request; empty: standard, or none."""
+
+    service_tier: str
+
+    def learn(self, done: AttemptDone, n_bytes: int, *, is_incremental: bool) -> None:
+        """An attempt has ended. n_bytes: of its request. is_incremental: its time to the first token is known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """One upstream of a route, and the model's name there (None: as the client names it)."""
@@ -46,6 +56,7 @@ class Target:
     model: str | None = None
     prices: Prices = field(default_factory=dict)  # by the model's name there
     continues: bool = False  # it can continue an assistant message at the end of a request
+    learner: AttemptLearner | None = None  # None: the route has no tiers
 
     def upstream_model(self, requested: str) -> tuple[str, str]:
         """The upstream's name, and the start of the model's name there. requested: as the client names it."""

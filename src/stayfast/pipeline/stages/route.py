@@ -9,7 +9,7 @@ from stayfast.core.errors import Rejected
 from stayfast.core.types import Request
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Admitted, Plan, Prompt, Route, RoutePolicy, targets_for
-from stayfast.pipeline.routing.selector import Target, session_of
+from stayfast.pipeline.routing.selector import RoutingFeedback, Target, session_of
 from stayfast.policy.admission.response_owners import ResponseOwners
 from stayfast.policy.resilience.breaker import BreakerState
 from stayfast.policy.routing.load_balancing import CandidateLoad, order_as_listed, order_by_load
@@ -61,6 +61,8 @@ class Router:
         if route is None:
             raise Rejected(f"The model {request.model[:MAX_NAME]!r} does not exist here. GET /v1/models lists the models.",
                            status=404, code="model_not_found", param="model")
+        if route.ladder is not None:
+            return self._plan_tiers(ex, route, prompt, admitted)
         capable = route.targets_by_api[request.api]
         spare = [tier for each in route.fallback if (tier := targets_for(each, request.api))] if route.fallback else []
         if not capable:
@@ -94,6 +96,45 @@ class Router:
             record.degrade("fallback")
         return Plan(route, prompt, tiers[0], tuple(tiers[1:]), aim, capable if n_closed else None, admitted.lane,
                     admitted.band, admitted.share)
+
+    def _plan_tiers(self, ex: Exchange, route: Route, prompt: Prompt, admitted: Admitted) -> Plan:
+        """The tiers to try, then the fallbacks. Raises Rejected if none can serve the API."""
+        request, ladder, now = ex.request, route.ladder, self._clock.now()
+        spare = [tier for each in route.fallback if (tier := targets_for(each, request.api))]
+        start_by = ex.start_by
+        ends_at = ex.deadline.at - ex.grace_s - (ex.reserve_s if spare else 0.0)
+        aims: list[RoutingFeedback] = []
+
+        def order(targets: tuple[Target, ...]) -> tuple[Target, ...]:
+            if route.selector is None or len(targets) == 1:
+                return self._in_turn(targets, request.model) if route.in_turn else self._by_load(targets, request.model)
+            session = session_of(ex.arrival.headers) if ex.arrival.headers else b""
+            found, aim, notes = route.selector.rank(targets, prompt.request, session, now=now, rng=self._rng)
+            if not aims:
+                ex.record.add_notes(notes)
+            aims.append(aim)
+            return tuple([targets[index] for index in found])
+
+        planned = None
+        if ladder is not None:
+            planned = ladder.plan(prompt.request, tenant=ex.arrival.tenant, role=ex.arrival.role, deadline=ex.deadline,
+                                  ends_at=ends_at if request.stream else min(ends_at, start_by),
+                                  start_by=start_by, now=now, lane=admitted.lane, order=order, note=ex.record.note)
+        if planned is None:
+            if not spare:
+                raise Rejected(f"No upstream of {request.model!r} can serve {request.api.value} requests.",
+                               code="unsupported_api", param="model")
+            ex.record.degrade("fallback")
+            return Plan(route, prompt, spare[0], tuple(spare[1:]), lane=admitted.lane, band=admitted.band,
+                        share=admitted.share)
+        first, *others = [step.targets for step in planned.steps]
+        return Plan(route, prompt, first, (*others, *[self._in_turn(tier, request.model) for tier in spare]),
+                    aims[0] if aims else None, None, admitted.lane, admitted.band, admitted.share, planned)
+
+    def _by_load(self, targets: tuple[Target, ...], model: str) -> tuple[Target, ...]:
+        if len(targets) == 1:
+            return targets
+        return tuple([targets[index] for index in order_by_load(self._loads(targets, model), self._rng)])
 
     def _check_owner(self, response_id: str | None, tenant: str | None) -> None:
         if response_id is None or tenant is None or self._owners is None:

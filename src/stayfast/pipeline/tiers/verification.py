@@ -1,11 +1,14 @@
 """The interfaces by which evidence decides on the tier of a request: before its call, and on the answer of a small tier."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
 
 from stayfast.core.deadline import Deadline
 from stayfast.core.types import AnswerSummary, Chunk, Request
+
+SHADOW = "shadow"  # of a request that another tier answers as well: the beginning of its role; the tier's name follows
 
 
 class TierVerdict(msgspec.Struct, frozen=True, gc=False):
@@ -26,6 +29,7 @@ class TierFacts(msgspec.Struct, frozen=True, gc=False):
     start: str
     deadline: Deadline
     role: str = ""
+    note: Callable[[str], object] = str  # for the record of the request; the default drops it
 
 
 class TierAdvisor(Protocol):
@@ -33,6 +37,21 @@ class TierAdvisor(Protocol):
 
     def advise(self, request: Request, facts: TierFacts) -> str | None:
         """The name of one of `facts.tiers`; None: no opinion, so the tier of the settings."""
+
+
+OnAnswer = Callable[[bytes, AnswerSummary], None]
+
+
+class TierObserver(Protocol):
+    """Learns from the answers of all tiers, off the path. Belongs to one loop; never awaits, never raises."""
+
+    def observe(self, request: Request, facts: TierFacts, served: str, advised: str) -> OnAnswer | None:
+        """What is to be called with the whole answer, given to the client by the tier `served`; None: nothing. advised: the
+        tier that was enough for the request.
+        """
+
+    def note_failed(self, request: Request, facts: TierFacts, tier: str) -> None:
+        """A tier's answer was not enough, and was replaced."""
 
 
 class TierVerifier(Protocol):

@@ -8,19 +8,21 @@ attempt is charged by the token counts that its upstream reported:
 
 A price that is not set takes that of the more general kind: cache reads and writes cost as input, one-hour writes as
 five-minute writes. Reasoning is output. Prompts above a length cost input_factor and output_factor times as much, on every
-token. An answer at the tier `batch` or `flex` costs batch_factor of all that. Where the price is of the table of list prices
+token. An answer at the tier `batch` or `flex` costs batch_factor of all that; tier_factors has the factors of all tiers that
+a provider may have served, and wins. Where the price is of the table of list prices
 and none is known for the tier (priority), the answer has no cost: a wrong figure is worse than none.
 Source: the providers' price lists (Anthropic: writes 1.25 and 2 times the input price, reads 0.1 times; batch 0.5).
-When wrong: a cancelled stream reports no usage. Its prompt is then estimated (policy.prompt_tokens) as uncached, and each
-content event counts as one token. Discounts, and prices by time of day, are not known.
+When wrong: a cancelled stream reports no usage. Its prompt is then estimated (policy.context.token_estimate) as uncached,
+and each content event counts as one token. Discounts, and prices by time of day, are not known.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Annotated
 
 from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.core.types import Usage
+from stayfast.policy.tiers.config import SPEEDS, read_served
 
 ANY_MODEL = "*"
 OWN_PRICE, TABLE_PRICE, REPORTED_PRICE = "own", "table", "reported"  # where a cost comes from; reported: by the upstream
@@ -60,13 +62,20 @@ class Price:
     batch_factor: Annotated[float | None, SettingDoc(
         "Factor of all prices for answers that the provider reports at its batch or flex tier; null: 1.",
         minimum=0, maximum=1)] = None
+    tier_factors: Annotated[Mapping[str, float], SettingDoc(
+        "Factors of all prices by the service tier that was served: flex, standard, fast, ultrafast. Others cost 1.",
+        minimum=0, maximum=100)] = field(default_factory=dict)
     long_prompt: Annotated[LongPrompt | None, SettingDoc("Other prices of long prompts.")] = None
     table: Annotated[str, SettingDoc(
         "Row of the table of list prices, such as azure/o3, whose figures apply. Only alone.")] = ""
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        if self.table and any(getattr(self, known.name) != known.default for known in fields(self) if known.name != "table"):
+        unknown = next((tier for tier in self.tier_factors if tier not in SPEEDS), None)
+        if unknown is not None:
+            raise ValueError(f"tier_factors must be among {', '.join(SPEEDS)}, not {unknown}")
+        if self.table and any(getattr(self, known.name) not in (known.default, {}) for known in fields(self)
+                              if known.name != "table"):
             raise ValueError("table must be alone: its row has the figures")
 
     @property
@@ -79,7 +88,7 @@ class Price:
         return True
 
     def cost_usd(self, usage: Usage) -> float:
-        factor = self.batch_factor if self.batch_factor is not None and usage.tier in BATCH_TIERS else 1.0
+        factor = self._tier_factor(usage.tier)
         inputs = self.input_per_mtok
         read = inputs if self.cached_read_per_mtok is None else self.cached_read_per_mtok
         write = inputs if self.cache_write_per_mtok is None else self.cache_write_per_mtok
@@ -93,17 +102,28 @@ class Price:
             input_usd, output_usd = input_usd * long.input_factor, output_usd * long.output_factor
         return factor * (input_usd + output_usd) / TOKENS_PER_PRICE
 
+    def _tier_factor(self, tier: str) -> float:
+        own = self.tier_factors.get(read_served(tier)) if self.tier_factors else None
+        if own is not None:
+            return own
+        return self.batch_factor if self.batch_factor is not None and tier in BATCH_TIERS else 1.0
+
     @property
     def highest_input_per_mtok(self) -> float:
         """The highest price of a million input tokens, whatever the cache does."""
         variants = (self.cached_read_per_mtok, self.cache_write_per_mtok, self.cache_write_1h_per_mtok)
         factor = max(1.0, self.long_prompt.input_factor) if self.long_prompt is not None else 1.0
-        return factor * max([self.input_per_mtok, *[usd for usd in variants if usd is not None]])
+        return self._highest_tier_factor * factor * max([self.input_per_mtok, *[usd for usd in variants if usd is not None]])
 
     @property
     def highest_output_per_mtok(self) -> float:
         """The highest price of a million output tokens, however long the prompt is."""
-        return self.output_per_mtok * (max(1.0, self.long_prompt.output_factor) if self.long_prompt is not None else 1.0)
+        factor = max(1.0, self.long_prompt.output_factor) if self.long_prompt is not None else 1.0
+        return self._highest_tier_factor * factor * self.output_per_mtok
+
+    @property
+    def _highest_tier_factor(self) -> float:
+        return max([1.0, *self.tier_factors.values()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +137,8 @@ class ListPrice(Price):
         return TABLE_PRICE
 
     def has_tier(self, tier: str) -> bool:
+        if read_served(tier) in self.tier_factors:
+            return True
         return tier in STANDARD_TIERS or (tier in BATCH_TIERS and self.batch_factor is not None)
 
 

@@ -41,9 +41,10 @@ MAX_UNTESTED_S = 30.0
 class AuditTest:
     """The test of one tenant's audits."""
 
-    __slots__ = ("_evidence", "_max_error", "_shares")
+    __slots__ = ("_alarm", "_evidence", "_max_error", "_shares")
 
-    def __init__(self, max_error: float) -> None:
+    def __init__(self, max_error: float, alarm: float = ALARM) -> None:
+        self._alarm = alarm
         self._max_error = max_error
         self._shares = [min(MAX_WRONG, ratio * max_error) for ratio in RATIOS]
         self._evidence = [1.0] * len(RATIOS)
@@ -53,7 +54,7 @@ class AuditTest:
         max_error = self._max_error
         self._evidence = [max(1.0, evidence) * (share / max_error if is_wrong else (1.0 - share) / (1.0 - max_error))
                           for evidence, share in zip(self._evidence, self._shares, strict=True)]
-        is_rejected = sum(self._evidence) >= ALARM * len(RATIOS)
+        is_rejected = sum(self._evidence) >= self._alarm * len(RATIOS)
         if is_rejected:
             self._evidence = [1.0] * len(RATIOS)
         return is_rejected

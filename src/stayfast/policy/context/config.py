@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from stayfast.core.setting import SettingDoc, check_bounds
+from stayfast.policy.context.diet import DietConfig
 from stayfast.policy.context.history import HistoryConfig
 
 LEARNED: Final = ""  # tokens by the ratios that the upstream's own usage has shown
@@ -22,6 +23,8 @@ class ContextConfig:
         form="empty, upstream, o200k_base, cl100k_base or a path that ends in .json")] = LEARNED
     history: Annotated[HistoryConfig, SettingDoc(
         "Long conversations: a summary in place of older turns (docs/context.md).")] = field(default_factory=HistoryConfig)
+    diet: Annotated[DietConfig, SettingDoc(
+        "What is left out of prompts (docs/prompts.md).")] = field(default_factory=DietConfig)
 
     def __post_init__(self) -> None:
         check_bounds(self)

@@ -6,8 +6,15 @@ from typing import Annotated, Final, Literal, get_args
 from stayfast.core.setting import SettingDoc, check_bounds
 
 ServiceTier = Literal["", "flex", "standard", "fast", "ultrafast"]
-SPEEDS: Final[tuple[str, ...]] = get_args(ServiceTier)  # slow and cheap first; the unnamed one is standard
 STANDARD: Final = "standard"
+SPEEDS: Final[tuple[str, ...]] = get_args(ServiceTier)[1:]  # slow and cheap first
+_SERVED: Final = {"batch": "flex", "on_demand_flex": "flex", "default": STANDARD, "on_demand": STANDARD, "priority": "fast",
+                  "on_demand_priority": "fast", "performance": "fast", "optimized": "fast"} | {name: name for name in SPEEDS}
+
+
+def read_served(word: str) -> str:
+    """The service tier that a provider reports, as one of SPEEDS; empty for a word that does not say which."""
+    return _SERVED.get(word.lower(), "")
 
 
 @dataclass(frozen=True, slots=True)

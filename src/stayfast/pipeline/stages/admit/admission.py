@@ -24,7 +24,7 @@ from stayfast.pipeline.admission.controller import (
 from stayfast.pipeline.admission.tenants import Buckets, Tenant, Tenants, own_buckets
 from stayfast.pipeline.attempts.attempt import Attempt
 from stayfast.pipeline.exchange import Exchange, OutcomeRecord
-from stayfast.pipeline.plan import Admitted
+from stayfast.pipeline.plan import START_NOTHING, Admitted
 from stayfast.policy.admission.fair_share import weighted_tokens
 from stayfast.policy.admission.overload import AdmissionConfig, TenantConfig
 from stayfast.policy.admission.priority import BANDS, LOWEST_BAND, RecentKeys, Urgency
@@ -120,7 +120,7 @@ class Admission:
         except BaseException:
             quota.reconcile(reserved, NOTHING, self._clock.now())
             raise
-        lane, start_reply = admission_request.lane, None
+        lane, start_reply = admission_request.lane, START_NOTHING
         if lane is not None and places.lanes is not None and lane is not places.lanes.short:  # its prefills are counted
             start_reply = partial(places.note_first_token, admission_request)
         place = _Place(ex.record, tenant, places, self._clock, reserved, admission_request, n_input, now,

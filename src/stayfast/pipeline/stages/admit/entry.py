@@ -1,5 +1,6 @@
-"""The limits of a request before it waits for a place: the size of its prompt, and the quota of its key."""
+"""The limits of a request before it waits for a place: the size of its prompt, and the quota of its key; and its screen."""
 
+from stayfast.core.types import JOB, Stage
 from stayfast.pipeline.exchange import Exchange, ReleaseStack
 from stayfast.pipeline.stages.admit.key_quota import KeyQuotas
 from stayfast.pipeline.stages.admit.size_limit import SizeLimit
@@ -25,3 +26,29 @@ class EntryLimits:
             if settle is not None:
                 held.add(settle)
         return ex
+
+    async def screen(self, ex: Exchange) -> Exchange:
+        """The request, or the same on the route that the class of its question has: under that route's policy, size limit
+        and guard, within the time of the first route. Calls that the gateway makes on its own are not screened. Raises
+        Rejected.
+        """
+        screen, arrival, record = ex.policy.screen, ex.arrival, ex.record
+        if screen is None or arrival.role not in ("", JOB):
+            return ex
+        found = await screen.screen(ex.request, ex.deadline, record.note)
+        if found.guard:
+            record.set_guard(found.guard)
+        if found.route is None:
+            return ex
+        record.note(f"sent to route {found.route} by its class, from {ex.route}")
+        moved = self._size.move(ex, found.route, is_bounded=True)
+        moved.enter(Stage.CACHE)
+        try:
+            if moved.policy.size is not None:
+                self._size.check(moved)
+            if moved.policy.screen is not None and (rule := await moved.policy.screen.check_guard(ex.request, record.note)):
+                record.set_guard(rule)
+        except BaseException:
+            moved.timeouts.stop()  # the gateway ends the request that it has, which is the first one
+            raise
+        return moved

@@ -2,17 +2,13 @@
 
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
 from stayfast.core.errors import Rejected
-from stayfast.core.types import Api, Stage
+from stayfast.core.types import COUNT_APIS
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import RoutePolicy
 from stayfast.pipeline.timing.timeouts import TimerWheel
 from stayfast.policy.admission.priority import TenantTier
 from stayfast.wire.usage import PROMPT_FIELDS, estimate_input_tokens_high, may_exceed_tokens
-
-COUNT_TOKENS = Api.COUNT_TOKENS
 
 
 class SizeLimit:
@@ -45,10 +41,11 @@ class SizeLimit:
             return ex
         route = size.oversize_route
         ex.record.note(f"sent to route {route}: about {n_tokens:,} prompt tokens, and this route takes {most:,}")
-        ex.timeouts.stop()
-        moved = Exchange(replace(ex.request, model=route), ex.arrival, self._policy_of(route), self._timers, ex.record)
-        moved.enter(Stage.ADMIT)
-        return moved
+        return self.move(ex, route)
+
+    def move(self, ex: Exchange, route: str, *, is_bounded: bool = False) -> Exchange:
+        """The same request on another route; see `Exchange.move_to`."""
+        return ex.move_to(route, self._policy_of(route), self._timers, is_bounded=is_bounded)
 
     def check(self, ex: Exchange) -> None:
         """Raises Rejected (413) for a prompt that is too long."""
@@ -62,7 +59,7 @@ class SizeLimit:
     def _excess(self, ex: Exchange) -> tuple[int, int]:
         """Estimated tokens if they are too many, else 0; and the limit."""
         size, request = ex.policy.size, ex.request
-        if size is None or request.api is COUNT_TOKENS or not may_exceed_tokens(request.body, size.lowest_limit):
+        if size is None or request.api in COUNT_APIS or not may_exceed_tokens(request.body, size.lowest_limit):
             return 0, 0
         most = size.max_tokens_for(self._tier_of(ex.arrival.tenant))
         if most is None or not may_exceed_tokens(request.body, most):

@@ -15,16 +15,18 @@ from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
 from stayfast.core.events import Sink
-from stayfast.core.types import Outcome, Stage
+from stayfast.core.types import COUNT_APIS, Outcome, Stage
 from stayfast.pipeline.attempts.attempt import FALLBACK, FIRST, HEDGE, RETRY, Attempt, read_to_first_token, read_whole
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Plan, StartedAnswer
 from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.stages.call.hedged_call import HedgedCall, IsShedding, longest_part
+from stayfast.pipeline.stages.call.ladder_call import LadderCall
 from stayfast.pipeline.stages.call.places import choose_target
-from stayfast.pipeline.stages.call.retry import RetryPolicy, is_once
+from stayfast.pipeline.stages.call.retry import RetryPolicy, allows_fallback, is_once
 from stayfast.pipeline.tasks import BackgroundTasks
+from stayfast.pipeline.tiers.tiered_attempt import TieredAttempt
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
 from stayfast.policy.admission.price import price_of
 from stayfast.policy.resilience.retry import longest_wait_s
@@ -54,9 +56,25 @@ class Caller:
         ends_at, weight = ex.ledger.ends_at, weight_of(len(plan.prompt.request.body))
         if not ex.arrival.headers or not ex.arrival.is_sdk_retry:  # an SDK's retry earns no budget for more retries
             plan.route.hedging.budget.deposit(weight, self._clock.now())
+        if plan.ladder is not None:
+            return LadderCall(ex, plan, plan.ladder, ends_at, weight, call_targets=self._call_targets,
+                              fall_back=self._call_tiers, retrying=self._retrying, clock=self._clock).run()
+        if ex.request.start_within_s is not None or ex.arrival.start_within_s is not None:
+            return self._call_within(ex, plan, ends_at, weight)
         if plan.fallback:
             return self._call_with_fallback(ex, plan, ends_at, weight)
         return self._call_targets(ex, plan, plan.candidates, ends_at, is_last=True)
+
+    async def _call_within(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> StartedAnswer:
+        """The same, until the latest first token that the client wants."""
+        start_by = min(ends_at, ex.start_by)
+        ex.timeouts.set_bound(start_by, self._clock.now())
+        try:
+            if plan.fallback:
+                return await self._call_with_fallback(ex, plan, start_by, weight)
+            return await self._call_targets(ex, plan, plan.candidates, start_by, is_last=True)
+        finally:
+            ex.timeouts.set_bound(ends_at, self._clock.now())
 
     async def _call_with_fallback(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> StartedAnswer:
         reserve_s = 0.0 if is_once(ex, plan) else ex.reserve_s
@@ -78,7 +96,7 @@ class Caller:
         reserve_s = 0.0 if is_stateful else ex.reserve_s
         for targets in tiers:
             now = self._clock.now()
-            if ends_at - now < plan.route.retry.min_remaining_s or not _allows_fallback(failed, is_once=is_stateful):
+            if ends_at - now < plan.route.retry.min_remaining_s or not allows_fallback(failed, is_once=is_stateful):
                 break
             pool = targets[0].member.retry_budget
             if targets is not tiers[0] and not (budget.may_retry(weight, now) and pool.has_room(weight, now)):
@@ -208,20 +226,28 @@ class Caller:
         model = target.model or request.model
         deadline = ex.deadline if request.stream or ends_at == ex.deadline.at else Deadline(ends_at)
         price, layout = price_of(target.prices, model) if target.prices else None, plan.prompt.layout
-        arrival = ex.arrival
+        arrival, caps = ex.arrival, ex.policy.cap
+        if caps is not None:
+            request = caps.limit(request, target, deadline.at - ex.grace_s, self._clock.now(), role=arrival.role,
+                                 note=ex.record.note)
         call = Call(request, model, arrival.request_id, deadline, ex.policy.timeouts.connect_s, arrival.headers,
                     arrival.new_span(self._rng), False,
                     layout.new_marker(upstream.name, model, price) if layout is not None else None,
-                    arrival.tenant, arrival.events, ex.policy.ends_partial and not request.stream, Sending())
+                    arrival.tenant, arrival.events, ex.policy.ends_partial and not request.stream, Sending(),
+                    ex.policy.counting if request.api in COUNT_APIS else None)
         hedging = plan.route.hedging
-        known = None
-        if hedging.is_on and not arrival.is_judgement and not arrival.is_job:  # both are unlike requests of clients
+        known = None  # those of judgements, jobs and token counts are unlike answers to clients
+        if hedging.is_on and not arrival.is_judgement and not arrival.is_job and call.counting is None:
             known = hedging.first_tokens(target.upstream_model(request.model), len(request.body),
                                          is_whole=not request.stream)
-        attempt = Attempt(target.member, call, plan.route.name, len(ex.record.attempts) + 1, is_incremental=is_incremental,
+        learner = target.learner
+        make = Attempt if learner is None else partial(TieredAttempt, learner)
+        attempt = make(target.member, call, plan.route.name, len(ex.record.attempts) + 1, is_incremental=is_incremental,
                           clock=self._clock, sink=self._sink, price=price, first_tokens=known,
                           role=HEDGE if is_hedge else _role_of(ex, plan, target), aim=plan.feedback, lane=plan.lane)
         ex.record.add_attempt(attempt)
+        if caps is not None:
+            caps.watch(attempt)
         return attempt
 
     async def _read(self, ex: Exchange, attempt: Attempt, hedged: HedgedCall | None, *, is_last: bool) -> StartedAnswer:
@@ -285,8 +311,8 @@ def awake(plan: Plan, targets: Sequence[Target], now: float, ends_at: float) -> 
 
 def _role_of(ex: Exchange, plan: Plan, target: Target) -> str:
     """Why an attempt is made that is no hedge."""
-    if ex.arrival.role:
-        return ex.arrival.role
+    if ex.arrival.role or plan.role:
+        return ex.arrival.role or plan.role
     if ex.record.degraded == "fallback" or any(target is other for tier in plan.fallback for other in tier):
         return FALLBACK
     return RETRY if ex.record.attempts else FIRST
@@ -301,13 +327,6 @@ def _may_hedge(ex: Exchange, hedging: Hedging) -> bool:
     if (request.is_stateful or request.is_stored) and not hedging.config.allow_stateful:
         return False
     return not ex.arrival.headers or not ex.arrival.is_sdk_retry
-
-
-def _allows_fallback(failed: StayfastError, *, is_once: bool) -> bool:
-    """Not for an error of the request itself, nor if a stateful request may have been executed."""
-    if isinstance(failed, UpstreamFailed):
-        return (failed.is_model_missing or not failed.is_clients_fault) and (not is_once or failed.is_undone)
-    return not (isinstance(failed, DeadlineExceeded) and is_once)
 
 
 class _TimedOut(UpstreamFailed):

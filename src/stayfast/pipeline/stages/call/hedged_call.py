@@ -61,7 +61,7 @@ class HedgedCall:
         self._begin = begin
         self._begin_retry = begin_retry
         self._running = first  # the newest attempt
-        self._others = others  # targets, best first, including that of the first attempt
+        self._others = plan.hedge_to or others  # targets, best first, including that of the first attempt
         self._hedging = plan.route.hedging
         self._lane = plan.lane
         self._tasks = tasks

@@ -7,7 +7,7 @@ from math import inf
 from random import Random
 
 from stayfast.core.clock import Clock
-from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
+from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, UpstreamFailed
 from stayfast.core.events import Retried, RetryWithheld, Sink
 from stayfast.core.types import Stage
 from stayfast.pipeline.exchange import Exchange
@@ -121,6 +121,13 @@ class RetryPolicy:
 def is_once(ex: Exchange, plan: Plan) -> bool:
     """Whether the request changes state, so that it must not be sent again after an upstream may have executed it."""
     return (ex.request.is_stateful or ex.request.is_stored) and not plan.route.retry.allow_stateful
+
+
+def allows_fallback(failed: StayfastError, *, is_once: bool) -> bool:
+    """Not for an error of the request itself, nor if a stateful request may have been executed."""
+    if isinstance(failed, UpstreamFailed):
+        return (failed.is_model_missing or not failed.is_clients_fault) and (not is_once or failed.is_undone)
+    return not (isinstance(failed, DeadlineExceeded) and is_once)
 
 
 def _may_follow(ex: Exchange, plan: Plan, failed: UpstreamFailed, member: UpstreamState) -> bool:
