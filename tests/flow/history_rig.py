@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from stayfast.core.events import Fanout, RequestDone
+from stayfast.compose.system import Observers, build
+from stayfast.core.events import RequestDone
 from stayfast.core.types import Api, Request
-from stayfast.lab.harness.virtual import read_body, system_with_sink
+from stayfast.lab.harness.virtual import read_body
 from stayfast.lab.simulated.settings import SimulatedUpstream
 from stayfast.lab.workloads.in_memory import BodyStream
 from stayfast.pipeline.exchange import Arrival
@@ -25,7 +26,7 @@ from stayfast.wire.request_body import decode
 
 Answer = Callable[[str], str]  # of a prompt
 CONFIG = HistoryConfig("summarize", allowance_tokens=1000, by="small")
-HONEST = "NARRATIVE: " + "The user talks about the harbour, and about the weather at sea next week. " * 2
+HONEST = "NARRATIVE: " + "All of it is about the harbour and the weather at sea. " * 4
 PER_TURN = 100  # tokens of a turn, about
 
 
@@ -52,7 +53,7 @@ class TextUpstream:
         await asyncio.sleep(self.delay_s)
         if self.error is not None:
             raise self.error
-        text = self.answer(str((body.get("messages") or body["input"])[-1]["content"]))
+        text = self.answer(str((body.get("messages") or body["input"])[-1].get("content")))
         answer = render_text_answer(call.request, text, answer_id="a1", created_at=0)
         return BodyStream(call, answer, self.name, source_streams=call.request.stream)
 
@@ -72,7 +73,8 @@ class HistoryRig:
             routes={"m": RouteSettings(("large",), context=ContextConfig(history=history)),
                     "small": RouteSettings(("tiny",))}, **settings)
         self.sink = RecordingSink()
-        self.system = system_with_sink(self.settings, Fanout(self.sink), loop, Random(1))
+        self.observers = Observers(self.settings, loop, sink=self.sink)
+        self.system = build(self.settings, self.observers, {}, loop, Random(1))
         self.large, self.small = TextUpstream("large", lambda prompt: "fine"), TextUpstream("tiny", summarize)
         self.system.registry["large"].upstream = self.large
         self.system.registry["tiny"].upstream = self.small
@@ -99,9 +101,9 @@ class HistoryRig:
 
 def say(number: int, words: str = "") -> list[dict[str, Any]]:
     """One turn of about 100 tokens, without numbers and names."""
-    filler = " ".join(("the harbour and the weather at sea next week",) * 8)
-    return [{"role": "user", "content": f"{words or letters(number)} {filler[:160]}"},
-            {"role": "assistant", "content": f"{letters(number)} {filler[:150]}"}]
+    filler = " ".join(("the harbour and the weather at sea",) * 10)
+    return [{"role": "user", "content": f"{words or letters(number)} {filler[:250]}"},
+            {"role": "assistant", "content": f"{letters(number)} {filler[:240]}"}]
 
 
 def letters(number: int) -> str:

@@ -1,10 +1,12 @@
 """The steps of the context stage of each route."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from stayfast.compose.caching import Stores
 from stayfast.compose.diet import make_diet_steps
-from stayfast.core.clock import Clock
+from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.types import SUMMARY
 from stayfast.pipeline.context.history_jobs import HistoryState, SummaryMaker
 from stayfast.pipeline.context.history_step import HistoryStep
@@ -47,10 +49,14 @@ class ContextSteps:
         maker = None
         if config.mode == "summarize":
             model = BackgroundModel(config.by, SUMMARY, self._serve, self._clock, config.timeout_s)
-            summarizer = HistorySummarizer(config.by, model.answer, self._clock, config.pins)
+            summarizer = HistorySummarizer(config.by, model.answer, self._clock, self._run_aside, config.pins)
             maker = SummaryMaker(config, store, counter, summarizer, state, clock=self._clock,
                                  is_shedding=self._is_shedding)
         return HistoryStep(config, store, counter, maker, state, clock=self._clock)
+
+    async def _run_aside(self, work: Callable[[], Any]) -> Any:
+        """On a thread, so that the loop is not blocked; in virtual time here, since its loop waits for no thread."""
+        return await asyncio.to_thread(work) if isinstance(self._clock, SystemClock) else work()
 
     def _choose_store(self, config: HistoryConfig, before: HistoryStep | None) -> Store:
         if config.store:

@@ -16,6 +16,7 @@ from stayfast.lab.claims.diet import DietClaim
 from stayfast.lab.claims.doctor import DoctorClaim
 from stayfast.lab.claims.fair import FAIR
 from stayfast.lab.claims.fleet import FleetClaim
+from stayfast.lab.claims.history import HistoryClaim
 from stayfast.lab.claims.isolation import Isolation
 from stayfast.lab.claims.job_interference import JobInterference
 from stayfast.lab.claims.job_kills import JobKills
@@ -51,8 +52,8 @@ def claims() -> dict[str, Claim]:
                                 Overload(), QUOTA,
                                 FleetClaim(), FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), CapsClaim(), LANES_CLAIM,
                                 Stragglers(),
-                                Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TiersClaim(),
-                                ClassifyClaim(), TableClaim(), DietClaim(), BudgetOverhead(), JobKills(), BatchRunClaim(),
+                                Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), HistoryClaim(), SemanticClaim(),
+                                TiersClaim(), ClassifyClaim(), TableClaim(), DietClaim(), BudgetOverhead(), JobKills(), BatchRunClaim(),
                                 JobInterference(), ResumeClaim(), DoctorClaim(), JobThroughput(), BoardClaim(), PlanClaim(),
                                 DEADLINE, TOOLS, PARTIAL, AGENT)
     return {claim.name: claim for claim in found}
