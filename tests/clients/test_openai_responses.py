@@ -129,3 +129,11 @@ def test_json_output(openai_client: openai.OpenAI, model: str, marker: str) -> N
     with openai_client.responses.stream(model=model, input=prompt(marker), text_format=Weather) as stream:
         streamed = stream.get_final_response()
     assert whole.output_parsed == streamed.output_parsed == Weather(city="Paris", degrees=21)
+
+
+def test_input_tokens_are_counted(openai_client: openai.OpenAI, model: str, marker: str) -> None:
+    """In the shape of OpenAI, whatever the upstream speaks; longer input has more."""
+    short = openai_client.responses.input_tokens.count(model=model, input=prompt(marker))
+    long = openai_client.responses.input_tokens.count(model=model, input=prompt(marker) * 20, instructions="Be brief.")
+    assert short.object == "response.input_tokens"
+    assert 0 < short.input_tokens < long.input_tokens / 5

@@ -13,6 +13,7 @@ from stayfast.core.types import Api, Request
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.plan import CallKey, Route, RoutePolicy
+from stayfast.pipeline.prompt_versions import PromptVersions
 from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.stages.admit.admission import Admit
 from stayfast.pipeline.stages.admit.key_quota import KeyQuotas
@@ -64,12 +65,13 @@ class Rig:
         self._admit = admit
         self._idempotency = idempotency
         self._owners = owners
+        self._versions: PromptVersions | None = None
         self._assemble()
 
     def _assemble(self) -> None:
         self.gateway = assemble({MODEL: self._route}, RoutePolicy(), clock=self.loop, rng=Random(7), sink=self.sink,
                                 admit=self._admit, idempotency=self._idempotency, owners=self._owners,
-                                key_quotas=self._key_quotas)
+                                key_quotas=self._key_quotas, versions=self._versions)
         self.router = self.gateway.router
 
     def change_route(self, **fields: Any) -> None:
@@ -80,6 +82,11 @@ class Rig:
     def change_policy(self, **fields: Any) -> None:
         """A new gateway, whose route has another policy."""
         self.change_route(policy=replace(self._route.policy, **fields))
+
+    def track(self, versions: PromptVersions) -> None:
+        """A new gateway, which tells system prompts apart."""
+        self._versions = versions
+        self._assemble()
 
     @property
     def calls(self) -> dict[CallKey, SharedCall]:

@@ -11,6 +11,7 @@ from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.lab.simulated import GapConfig, Mixture, OutputLengths, ProviderConfig, Simulated
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.policy.admission.price import Price
+from stayfast.policy.context.token_estimate import PromptTokens
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Script, SendText, SimLoop, Wait, run
@@ -18,6 +19,7 @@ from tests.flow.rig import MODEL, Rig, chat, read
 
 PRICE = Price(1.0, 100.0)
 N_PROMPT = 1000  # characters
+UNLEARNED = PromptTokens().estimate("", MODEL, chat().body)  # tokens of its prompt before any is reported
 HANGS: Script = [Wait(600), SendText("never")]
 HALTS: Script = [Wait(0.1), SendText("a"), SendText("b"), Wait(600)]
 
@@ -68,7 +70,7 @@ def test_cost_of_a_timeout_has_the_prompt_and_the_received_tokens(script: Script
         with pytest.raises(DeadlineExceeded):
             await read(await rig.serve())
         (done,) = rig.sink.facts_of(RequestDone)
-        assert done.cost_usd == pytest.approx((len(chat().body) // 4 + 100 * n_said) / 1e6)
+        assert done.cost_usd == pytest.approx((UNLEARNED + 100 * n_said) / 1e6)
 
     run(main)
 
@@ -81,7 +83,7 @@ def test_cost_of_a_cancelled_request_has_the_prompt() -> None:
         serving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await serving
-        assert rig.sink.facts_of(RequestDone)[0].cost_usd == pytest.approx((len(chat().body) // 4) / 1e6)
+        assert rig.sink.facts_of(RequestDone)[0].cost_usd == pytest.approx(UNLEARNED / 1e6)
 
     run(main)
 

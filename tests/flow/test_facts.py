@@ -9,11 +9,13 @@ from stayfast.core.events import AttemptDone, RequestDone, TokenGaps
 from stayfast.core.types import Outcome, Usage
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.admission.price import ListPrice, Price
+from stayfast.policy.context.token_estimate import PromptTokens
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Cut, Fail, Script, SendBytes, SendText, SimLoop, Wait, run
-from tests.flow.rig import Rig, chat, read
+from tests.flow.rig import MODEL, Rig, chat, read
 
 THREE: Script = [Wait(0.2), SendText("a"), Wait(0.1), SendText("b"), Wait(0.3), SendText("c")]
+UNLEARNED = PromptTokens().estimate("", MODEL, chat().body)  # tokens of its prompt before any is reported
 PING = SendBytes(b": ping\n\n")
 
 
@@ -107,8 +109,8 @@ def test_facts_cost_is_by_attempt_and_reported_usage() -> None:
             await read(await cut.serve())
         (attempt,) = request_fact(cut).attempts
         assert (attempt.fault, attempt.is_estimated) == ("truncated", True)
-        assert attempt.usage == Usage(len(chat().body) // 4, 1)  # nothing is known there yet
-        assert attempt.cost_usd == pytest.approx((len(chat().body) // 4 + 100) / 1e6)
+        assert attempt.usage == Usage(UNLEARNED, 1)  # nothing is known there yet
+        assert attempt.cost_usd == pytest.approx((UNLEARNED + 100) / 1e6)
 
     run(main)
 

@@ -13,7 +13,8 @@ import pytest
 from stayfast.core.clock import Clock
 from stayfast.core.errors import HookFailed, Rejected, StayfastError
 from stayfast.core.events import RequestDone
-from stayfast.pipeline.exchange import JUDGE, Arrival
+from stayfast.core.types import JUDGE
+from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.hooks import HookAnswer, HookRefused, HookRequest
 from stayfast.pipeline.hooks.config import HooksConfig
 from stayfast.pipeline.hooks.hook import check_hook

@@ -11,9 +11,9 @@ from stayfast.compose.system import Observers, System, build
 from stayfast.core.classify import GuardDone, RoutedByClass
 from stayfast.core.errors import Rejected
 from stayfast.core.events import Fanout, RequestDone
-from stayfast.core.types import Api, Request
+from stayfast.core.types import JUDGE, Api, Request
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.pipeline.exchange import JUDGE, Arrival
+from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
 from stayfast.testing import RecordingSink, SimLoop, run

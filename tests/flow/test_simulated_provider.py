@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from stayfast.core.errors import DeadlineExceeded, Fault, UpstreamFailed
-from stayfast.core.types import Api
+from stayfast.core.types import CLIENT_APIS, Api
 from stayfast.lab.simulated import (
     EngineModel,
     FaultKind,
@@ -30,7 +30,7 @@ def simulated(loop: SimLoop, *rules: FaultRule, name: str = "sim", **fields: Any
     return Simulated(name, ProviderConfig(faults=rules, **(PACE | fields)), loop)
 
 
-@pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.EMBEDDINGS, Api.COUNT_TOKENS])
+@pytest.mark.parametrize("api", sorted(CLIENT_APIS))
 @pytest.mark.parametrize("stream", [True, False])
 def test_simulated_provider_answers_every_api(api: Api, stream: bool) -> None:
     """Streamed and whole; the provider counts one completed request."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from stayfast.lab.claims.caps import CapsClaim
 from stayfast.lab.claims.isolation import Isolation
 from stayfast.lab.claims.prefix import PrefixClaim
 from stayfast.lab.claims.registry import claims
@@ -16,7 +17,8 @@ from tests.prove.running import short_of, without_interval
 
 SLOW = {"fair", "lanes"}  # their own tests do the same
 SHORT: tuple[Claim, ...] = (
-    Isolation(n_quick=400), PrefixClaim(quick=Extent(2)), StallsClaim(quick=Extent(60)), Stragglers(quick=Extent(800)),
+    Isolation(n_quick=400), PrefixClaim(quick=Extent(2)), StallsClaim(quick=Extent(60)), CapsClaim(quick=Extent(300)),
+    Stragglers(quick=Extent(800)),
     *(replace(claim, n_quick=200) for name, claim in claims().items()
       if isinstance(claim, VirtualClaim) and name not in SLOW))
 

@@ -48,6 +48,11 @@ class FakeReply:
         self.closed_for: StayfastError | None = None
         self._steps = iter(steps)
 
+    @property
+    def may_degrade(self) -> bool:
+        """Whether it is degraded; none of these may become so."""
+        return self.degraded is not None
+
     async def next(self) -> Chunk | None:
         if SystemClock().now() >= self.deadline_at:
             raise DeadlineExceeded(Stage.RELAY, "total_s", 0.0)
@@ -146,6 +151,13 @@ class FakeBackend:
         self.forgotten.append(what)
         return b'{"forgotten":3,"gone":[]}'
 
+    async def histories(self) -> bytes:
+        return b'{"object":"list","data":[]}'
+
+    async def delete_conversation(self, name: str, tenant: str | None) -> bytes | None:
+        self.forgotten.append(PurgeFilter(tenant=tenant, tag=name))
+        return b'{"deleted":2,"gone":[],"unconfirmed":[]}' if name == "s/1" else None
+
     async def gateways(self) -> bytes:
         return b'{"object":"list","data":[],"why_alone":null,"findings":[]}'
 
@@ -155,6 +167,9 @@ class FakeBackend:
     async def recent_requests(self, query: RecentRequestsQuery) -> bytes:
         self.asked.append(query)
         return b'{"object":"list","data":[]}'
+
+    async def compare_prompts(self, version_id: str, before: str) -> bytes | None:
+        return None
 
     async def traffic(self) -> bytes:
         return b'{"columns":[],"trial_columns":[],"rows":[]}'

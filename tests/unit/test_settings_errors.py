@@ -106,8 +106,8 @@ WORDS = "openai, anthropic, gemini, bedrock, embedded, turn, simulated"  # of `k
     ("{kind: anthropic, key: k, apis: [chat]}",
      "upstreams.a.apis: must be among count_tokens, messages for kind anthropic, not chat"),
     ("{kind: openai, key: k, apis: [chats]}",
-     ('upstreams.a.apis[0]: must be one of chat, completions, embeddings, responses, messages, count_tokens, gemini, '
-      'converse, not "chats", '
+     ('upstreams.a.apis[0]: must be one of chat, completions, embeddings, responses, messages, count_tokens, '
+      'input_tokens, tokenize, gemini, converse, not "chats", '
      "did you mean chat?")),
     ("{kind: openai, key: k, headers: {'x:y': v}}", "upstreams.a.headers: 'x:y' is not a header's name"),
     ('{kind: openai, key: k, headers: {x: "a\\r\\nb: c"}}', "upstreams.a.headers.x: must be ASCII characters on one line"),

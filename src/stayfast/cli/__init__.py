@@ -169,10 +169,18 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("key", help="make an API key for a client; create, list, rotate or revoke stored keys",
                         add_help=False, module="stayfast.cli.keys")
     _add_spend(commands)
+    _add_prompts(commands)
 
     _add_monitoring(commands)
     commands.add_parser("plan", help="predict what changes would bring, from your own traffic", add_help=False,
                         module="stayfast.cli.plan")
+    _add_prove(commands)
+
+    commands.add_parser("version", help="print the version")
+    return parser
+
+
+def _add_prove(commands: "argparse._SubParsersAction[Command]") -> None:
     prove = commands.add_parser("prove", help="run a published claim again, on this machine")
     prove.add_argument("name", nargs="*", help="proofs to run (see --list)")
     prove.add_argument("--all", action="store_true", help="run all of them")
@@ -181,9 +189,6 @@ def _parser() -> argparse.ArgumentParser:
     prove.add_argument("--json", action="store_true", help="print figures as JSON")
     prove.add_argument("--seed", type=int, default=1, help="of everything that is drawn (default: %(default)s)")
     prove.add_argument("--data", metavar="DIR", help="data sets that a proof needs and the project does not have")
-
-    commands.add_parser("version", help="print the version")
-    return parser
 
 
 def _add_monitoring(commands: "argparse._SubParsersAction[Command]") -> None:
@@ -267,6 +272,20 @@ def _add_spend(commands: "argparse._SubParsersAction[Command]") -> None:
     add_gateway_options(spend)
     spend.add_argument("--store", action="store_true", help="read the store of the settings, without a gateway")
     spend.add_argument("--config", metavar="FILE", help="settings for --store (default: as for serve)")
+
+
+def _add_prompts(commands: "argparse._SubParsersAction[Command]") -> None:
+    prompts = commands.add_parser("prompts", help="show versions of system prompts: tokens, cached share, cost, changes")
+    actions = prompts.add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="one line for each version of the last hour")
+    listing.add_argument("--route", metavar="NAME", help="of one route")
+    show = actions.add_parser("show", help="one version: sizes, what moves, what repeats, which tools are called")
+    diff = actions.add_parser("diff", help="how a version differs from the one before it, and what that costs")
+    for action in (show, diff):
+        action.add_argument("prompt", metavar="PROMPT", help="6 or more digits of its id, from `stayfast prompts list`")
+    diff.add_argument("--against", metavar="PROMPT", help="compare with this version (default: the one before it)")
+    for action in (listing, show, diff):
+        add_gateway_options(action)
 
 
 def add_gateway_options(command: argparse.ArgumentParser) -> None:

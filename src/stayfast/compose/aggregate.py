@@ -19,7 +19,9 @@ import msgspec
 from stayfast import __version__
 from stayfast.compose.cache_reports import Caches, PurgedStore, WorkerCacheState, encode_cache_stats, encode_purged
 from stayfast.compose.fleet_host import Fleet
+from stayfast.compose.history_reports import HistoryFigures, encode_figures, merge_deleted
 from stayfast.core.events import RequestDone
+from stayfast.core.prompt_versions import PromptComparison
 from stayfast.observe.metrics.aliases import alias_lines
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import MetricsSnapshot, Totals
@@ -28,6 +30,8 @@ from stayfast.observe.recent_requests import RecentRequests
 from stayfast.observe.request_filter import wait_s
 from stayfast.observe.traffic_rows import TrafficLine, TrafficReport, list_in_steps
 from stayfast.observe.waterfall import RequestSummary, Waterfall, build_waterfall, summarize_request, without_details
+from stayfast.pipeline.context.history_records import deletion_tags
+from stayfast.pipeline.prompt_versions import PromptVersions
 from stayfast.server.backend import PurgeFilter, RecentRequestsQuery
 from stayfast.turns.remote_resume import RemoteTurnPart, ResumeRequest
 from stayfast.turns.served import ServedTurn
@@ -63,7 +67,7 @@ _NORMAL_S = 3600.0
 class _Question(msgspec.Struct, frozen=True):
     """A message from one worker to another."""
 
-    what: str  # metrics, list, one, caches, purge, answer, traffic, turn, fleet, snapshot, engines
+    what: str  # metrics, list, one, caches, purge, answer, histories, traffic, prompts, turn, fleet, snapshot, engines
     query: RecentRequestsQuery = RecentRequestsQuery()
     request_id: str = ""
     purge: PurgeFilter = PurgeFilter()
@@ -91,6 +95,8 @@ class WorkerAggregate:
     answer_snapshot: Callable[[bytes], Awaitable[bytes]] | None = None
     has_aliases: bool = False  # also the metrics' common names
     read_engines: Callable[[], Mapping[str, Mapping[str, float]]] = dict  # engines' figures by upstream, for these names
+    versions: PromptVersions | None = None  # of system prompts; None: in a laboratory
+    shows_prompts: Callable[[], bool] = bool  # whether texts of prompts may leave this worker
 
     async def start(self) -> None:
         """Take over the counts of this worker's predecessor, and answer the others. Raises OSError."""
@@ -156,6 +162,16 @@ class WorkerAggregate:
             purged += msgspec.msgpack.decode(result, type=list[list[PurgedStore]])
         return encode_purged(purged, remote.unconfirmed)
 
+    async def histories(self) -> bytes:
+        """What the histories of all routes have done, over all workers, as JSON."""
+        others = await self._query_others(_Question("histories"), dict[str, HistoryFigures])
+        return encode_figures([self.caches.read_histories(), *others])
+
+    async def delete_conversation(self, name: str, tenant: str | None) -> bytes | None:
+        """Delete summaries in all workers of all gateways; their number, as JSON. None: there was none, and all replied."""
+        deleted = [msgspec.json.decode(await self.purge(PurgeFilter(tenant=tenant, tag=tag))) for tag in deletion_tags(name)]
+        return merge_deleted(deleted)
+
     async def purge_here(self, what: PurgeFilter) -> bytes:
         """A purge of another gateway, in all workers; the result for `purge` there."""
         return msgspec.msgpack.encode(await self._purge_workers(what))
@@ -196,6 +212,22 @@ class WorkerAggregate:
         found.sort(key=lambda one: one.wait_ms if query.is_slowest else one.ended_at, reverse=True)
         return msgspec.json.encode({"object": "list", "data": found[:query.n]})
 
+    async def compare_prompts(self, version_id: str, before: str) -> bytes | None:
+        """A version beside an earlier one, from a worker that has the texts of both, else from any that has its text."""
+        found = await asyncio.to_thread(self._compare_prompts, version_id, before)
+        if found is not None and (not before or found.before):
+            return msgspec.msgpack.encode(found)
+        question = _Question("prompts", request_id=f"{version_id} {before}")
+        everything = [found, *await self._query_others(question, PromptComparison | None)]
+        known = [one for one in everything if one is not None]
+        best = max(known, key=lambda one: bool(one.before), default=None)
+        return msgspec.msgpack.encode(best) if best is not None else None
+
+    def _compare_prompts(self, version_id: str, before: str) -> PromptComparison | None:
+        if self.versions is None:
+            return None
+        return self.versions.compare(version_id, before, has_text=self.shows_prompts())
+
     async def traffic(self) -> bytes:
         """Figures of the requests in the memory of all workers, newest first, as JSON."""
         others = await self._query_others(_Question("traffic"), list[TrafficLine])
@@ -229,10 +261,12 @@ class WorkerAggregate:
                 return self._write_snapshot(self._snapshot())
             case "list":
                 return msgspec.msgpack.encode(await self._list_requests(question.query))
-            case "caches" | "purge" | "answer":
+            case "caches" | "purge" | "answer" | "histories":
                 return await self._answer_about_caches(question)
             case "traffic":
                 return msgspec.msgpack.encode(await self._list_traffic())
+            case "prompts":
+                return msgspec.msgpack.encode(self._compare_prompts(*question.request_id.split(" ", 1)))
             case "turn":
                 return await self._find_turn(question.turn)
             case "snapshot":
@@ -248,6 +282,8 @@ class WorkerAggregate:
         if question.what == "answer":
             found = await self.caches.inspect_answer(question.key)
             return msgspec.json.encode(found) if found is not None else b""
+        if question.what == "histories":
+            return msgspec.msgpack.encode(self.caches.read_histories())
         return msgspec.msgpack.encode(await self.caches.stats() if question.what == "caches"
                                       else await self.caches.purge(question.purge))
 

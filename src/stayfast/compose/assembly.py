@@ -7,6 +7,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.plan import CallKey, Route, RoutePolicy
+from stayfast.pipeline.prompt_versions import PromptVersions
 from stayfast.pipeline.refresh import BackgroundRefresh
 from stayfast.pipeline.stages.admit.admission import Admission, Admit, AdmitAll
 from stayfast.pipeline.stages.admit.entry import EntryLimits
@@ -30,7 +31,8 @@ from stayfast.policy.cache.idempotency import IdempotencyConfig
 def assemble(routes: Mapping[str, Route], default: RoutePolicy, *, clock: Clock, rng: Random, sink: Sink,
              admit: Admit | None = None, tier_of: Callable[[str | None], TenantTier] = lambda tenant: TenantTier.STANDARD,
              idempotency: IdempotencyConfig | None = None, owners: ResponseOwners | None = None,
-             key_quotas: KeyQuotas | None = None, old: Gateway | None = None) -> Gateway:
+             key_quotas: KeyQuotas | None = None, old: Gateway | None = None,
+             versions: PromptVersions | None = None) -> Gateway:
     """default: the policy of names that no route has. old: of a reload, whose running calls can still be joined, and whose
     idempotency keys stay known.
     """
@@ -48,4 +50,4 @@ def assemble(routes: Mapping[str, Route], default: RoutePolicy, *, clock: Clock,
         entry=EntryLimits(SizeLimit(router.policy_of, tier_of, timers), key_quotas or KeyQuotas(clock)),
         idempotency=Idempotency(answers, clock, sink, calls), cache=cache, router=router,
         coalescer=Coalescer(caller.start, cache, clock, calls), degrade=Degrade(cache.open_stale, clock, sink),
-        settle=Settle(clock, sink, owners), refresh=BackgroundRefresh(clock))
+        settle=Settle(clock, sink, owners, versions), refresh=BackgroundRefresh(clock))

@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from stayfast.compose.context import history_steps
+from stayfast.compose.history_reports import HistoryFigures, read_figures
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.counters import Totals
 from stayfast.pipeline.cache.route_cache import RouteCache
@@ -59,8 +61,11 @@ class Caches:
                 caching in self._caches()}
 
     async def purge(self, what: PurgeFilter) -> list[PurgedStore]:
-        """Drop the matching answers, store by store."""
+        """Drop the matching answers and summaries, store by store, and summaries that are being made."""
         purged, seen = [], set[int]()
+        if what.key is None:
+            purged = [PurgedStore(step.state.delete_running(what.route, what.tenant, what.tag))
+                      for _, step in history_steps(self._routes())]
         for _, store in self._stores():
             if id(store) in seen:
                 continue
@@ -88,7 +93,12 @@ class Caches:
         return [(name, route.policy.cache) for name, route in self._routes().items() if route.policy.cache is not None]
 
     def _stores(self) -> list[tuple[str, Store]]:
-        return [(name, caching.store) for name, caching in self._caches()]
+        return [*((name, caching.store) for name, caching in self._caches()),
+                *((name, step.store) for name, step in history_steps(self._routes()))]
+
+    def read_histories(self) -> dict[str, HistoryFigures]:
+        """What the histories of the routes have done."""
+        return read_figures(self._routes())
 
     def __repr__(self) -> str:
         return f"<Caches of {len(self._stores())} routes>"

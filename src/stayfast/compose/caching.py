@@ -41,10 +41,11 @@ from stayfast.pipeline.cache.answer_judge import ByMeaning, Sameness
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.cache.semantic import SemanticCache
 from stayfast.pipeline.cache.semantic_index import Index, LabelLog
+from stayfast.pipeline.own_request import Serve
 from stayfast.pipeline.plan import Route
 from stayfast.pipeline.prompt_cache.cache_refresh import PrefixRefresher
 from stayfast.pipeline.prompt_cache.planner import PromptCachePlanner
-from stayfast.pipeline.stages.cache.llm_judge import AnswerVerifier, LlmJudge, Serve
+from stayfast.pipeline.stages.cache.llm_judge import AnswerVerifier, LlmJudge
 from stayfast.pipeline.stages.route import ANY_MODEL
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.findings.reported import prefix_finding

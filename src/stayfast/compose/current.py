@@ -10,6 +10,7 @@ from stayfast.compose.caching import Stores, prefix_counts, prefix_gauges, seman
 from stayfast.compose.credentials import Sources, credential_gauges
 from stayfast.compose.enough import tier_evidence_counts, tier_evidence_gauges
 from stayfast.compose.fleet import quota_counters, quota_gauges
+from stayfast.compose.history_reports import history_counts
 from stayfast.compose.passthrough import passed_rows
 from stayfast.compose.routes import prediction_error_rows, route_cache_rows
 from stayfast.compose.telemetry import ejection_rows, limit_rows, queue_rows, selection_rows, thread_rows
@@ -77,6 +78,11 @@ class CurrentSystem:
         """None: no system runs yet."""
         return self._running.gateway.admit if self._running is not None else None
 
+    def is_shedding(self) -> bool:
+        """Whether requests are rejected or wait now, so that no optional load is added."""
+        admit = self.admission()
+        return isinstance(admit, Admission) and admit.is_shedding(self._clock.now())
+
     def turns(self) -> Mapping[str, ServedTurn]:
         return self._running.turns if self._running is not None else {}
 
@@ -97,6 +103,11 @@ class CurrentSystem:
     def effective(self) -> SettingsReport | None:
         """None: no system runs yet."""
         return self._running.effective if self._running is not None else None
+
+    def shows_prompts(self) -> bool:
+        """Whether admins may read the texts of system prompts."""
+        settings = self.settings()
+        return settings is not None and settings.prompts.content
 
     def first_token_promise(self, route: str) -> tuple[float, float] | None:
         """Seconds to the first token that a route promises, and the promised share; None: no promise."""
@@ -142,5 +153,5 @@ class CurrentSystem:
         routes, running = self.routes(), self._running
         leases = running.leases if running is not None else None
         return {**selection_rows(routes), **tier_rows(routes), **tier_evidence_counts(routes),
-                **prefix_counts(routes),
+                **prefix_counts(routes), **history_counts(routes),
                 **quota_counters(leases)} if routes else {}

@@ -35,6 +35,7 @@ from stayfast.compose.jobs import JobsHost, ProcessParts
 from stayfast.compose.keys import KeysHost
 from stayfast.compose.probes import store_sites
 from stayfast.compose.system import Observers, System, build, log_config
+from stayfast.compose.token_counters import load_tokenizers
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.events import LoopLag, Sink
 from stayfast.http.descriptors import client_share, raise_descriptor_limit
@@ -253,6 +254,7 @@ class Process:
             self._observers.log.write_event("semantic_off", level="warning", detail=why)
         if why := explain_missing_vectors(system.settings):
             self._observers.log.write_event("learned_off", level="warning", detail=why)
+        self._tasks.spawn(self._load_tokenizers(system))
         if self._observers.worker_sync is not None:
             routes = system.gateway.router.routes.values()
             members = [(f"{name} {upstream_settings!r}", system.registry[name]) for name,
@@ -260,6 +262,10 @@ class Process:
             self._observers.worker_sync.attach(members, [
                 *[(route.name, route.hedging.budget) for route in routes],
                 *[(f"of upstream {name}", member.retry_budget.budget) for name, member in members]])
+
+    async def _load_tokenizers(self, system: System) -> None:
+        for wrong in await load_tokenizers(system.gateway.router.routes):
+            self._observers.log.write_event("tokenizer_unusable", level="warning", detail=wrong)
 
     async def _load_embedder(self, system: System, embedding: Embedders) -> None:
         """Load the embedder; without it, semantic caches find exact matches only."""

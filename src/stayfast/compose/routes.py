@@ -6,9 +6,11 @@ from hashlib import sha256
 
 from stayfast.compose.caching import SemanticCaches, Stores, affinity_config, make_planner
 from stayfast.compose.classify import Classifiers, make_screen
+from stayfast.compose.context import ContextSteps
+from stayfast.compose.diet import make_diet_steps
 from stayfast.compose.enough import EnoughRoutes
 from stayfast.compose.tiers import make_ladder
-from stayfast.compose.token_counters import make_token_counter
+from stayfast.compose.token_counters import TokenCounters
 from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.events import Sink
@@ -17,6 +19,7 @@ from stayfast.observe.metrics.definitions import CACHE_BYTES, CACHE_ENTRIES, PRE
 from stayfast.pipeline.admission.controller import AdmissionRequest, QueueOutlook
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.cache.route_cache import RouteCache
+from stayfast.pipeline.context.output_caps import OutputPaces, RouteCaps
 from stayfast.pipeline.hooks.config import HooksConfig
 from stayfast.pipeline.hooks.route_hooks import RouteHooks
 from stayfast.pipeline.plan import Route, RoutePolicy
@@ -38,20 +41,25 @@ from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 
 
 def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route], stores: Stores, *,
-           semantic: SemanticCaches, evidence: EnoughRoutes, clock: Clock, sink: Sink,
+           semantic: SemanticCaches, context: ContextSteps, evidence: EnoughRoutes, clock: Clock, sink: Sink,
            classifiers: Classifiers | None = None) -> dict[str, Route]:
     """All routes by name. old: before a reload; the new routes take over what they have learned if its settings are
     unchanged.
     """
-    made = {}
+    paces = next((route.policy.cap.paces for route in old.values() if route.policy.cap is not None), None) or OutputPaces()
+    made, counters = {}, TokenCounters(settings, registry, old)
     for name, route_settings in settings.routes.items():
         before = old.get(name)
         cache = _make_cache(name, settings, before, stores, semantic)
         prefix = make_planner(name, route_settings, before, clock, sink)
-        counter = make_token_counter(name, settings, registry)
+        counter, counting = counters.make(name)
         policy = replace(make_policy(name, route_settings), cache=cache, prefix=prefix, counter=counter,
+                         counting=counting,
+                         context=context.make_steps(name, before, counter),
+                         cap=RouteCaps(route_settings.cap, paces) if route_settings.cap.is_on else None,
                          hooks=_make_hooks(route_settings.hooks, clock),
                          screen=make_screen(name, route_settings, classifiers or Classifiers(), clock, sink))
+        policy = replace(policy, context=(*policy.context, *make_diet_steps(route_settings.context.diet)))
         made[name] = _make_route(name, settings, registry, before, policy=policy, sink=sink, evidence=evidence)
     return made
 

@@ -9,6 +9,7 @@ from stayfast.compose.current import CurrentSystem
 from stayfast.core.clock import Clock
 from stayfast.core.snapshot import FleetRow
 from stayfast.observe.snapshot.probes import WorkerProbes
+from stayfast.observe.snapshot.prompt_versions import PromptVersionPart
 from stayfast.observe.snapshot.reported import ReportedFindings
 from stayfast.observe.snapshot.traffic import TrafficSink
 from stayfast.observe.snapshot.worker_part import BREAKER_STATES, UpstreamGauges, WorkerPart
@@ -30,7 +31,8 @@ class SnapshotSource:
 
     def __init__(self, traffic: TrafficSink, probes: WorkerProbes, reported: ReportedFindings, current: CurrentSystem,
                  clock: Clock, *, flush: Callable[[], None], worker: int, is_draining: Callable[[], bool],
-                 read_fleet: Callable[[], list[FleetRow]]) -> None:
+                 read_fleet: Callable[[], list[FleetRow]], versions: Callable[[], list[PromptVersionPart]]) -> None:
+        self._read_versions = versions
         self._traffic = traffic
         self._probes = probes
         self._reported = reported
@@ -50,7 +52,7 @@ class SnapshotSource:
             [describe_upstream(member, now, changes.get(member.upstream.name, 0)) for member in self._current.members()],
             admit.places.n_waiting if isinstance(admit, Admission) else 0, self._is_draining(),
             self._probes.collect(is_whole=question.is_whole), self._reported.current() if question.is_whole else [],
-            self._read_fleet() if question.is_whole else [])
+            self._read_fleet() if question.is_whole else [], self._read_versions() if question.is_whole else [])
 
 
 def describe_upstream(member: UpstreamState, now: float, n_changes: int) -> UpstreamGauges:

@@ -34,6 +34,7 @@ from stayfast.observe.snapshot.frames import (
 from stayfast.observe.snapshot.job_endings import complete_jobs
 from stayfast.observe.snapshot.parts import NOTHING, SeriesKey, TrafficPart, merge_shown
 from stayfast.observe.snapshot.probes import merge_probes, sum_machines
+from stayfast.observe.snapshot.prompt_versions import merge_versions
 from stayfast.observe.snapshot.reported import merge_reported
 from stayfast.observe.snapshot.ring import SnapshotRing
 from stayfast.observe.snapshot.rows import rows_in_steps
@@ -248,6 +249,7 @@ class SnapshotCollector:
                                [part.probes.jobs for part in collected.parts if part.probes is not None]),
             n_waiting=sum(part.n_waiting for part in collected.parts),
             fleet=tuple(row for part in collected.parts for row in part.fleet),
+            prompt_versions=merge_versions((part.versions for part in collected.parts), wall),
             reported=merge_reported(part.reported for part in collected.parts),
             settings=written.settings if written is not None else {}, sources=written.sources if written is not None else {})
 

@@ -22,6 +22,7 @@ from stayfast.compose.caching import (
     prefix_state,
 )
 from stayfast.compose.classify import ClassifierFiles, Classifiers, make_classifiers, read_classifier_files
+from stayfast.compose.context import ContextSteps
 from stayfast.compose.credentials import (
     Sources,
     credential_findings,
@@ -76,6 +77,7 @@ from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.passthrough.service import PassThrough
 from stayfast.pipeline.plan import RoutePolicy
 from stayfast.pipeline.prompt_cache.cache_refresh import PrefixRefresher
+from stayfast.pipeline.prompt_versions import PromptVersions
 from stayfast.pipeline.stages.admit.admission import Admission, Admit, AdmitAll
 from stayfast.pipeline.stages.call.midstream_failover import ThroughputMonitor, flows_of
 from stayfast.policy.admission.lanes import LANES
@@ -143,15 +145,17 @@ class Observers:
         self.fleet = Fleet(gateway, settings, current, siblings, self.worker_sync, clock=clock, log=self.log.write_event)
         if self.leases is not None:
             self.leases.leader.count_live = lambda: self.fleet.part.n_gateways
-        peers = siblings or WorkerPeers()
+        peers, versions = siblings or WorkerPeers(), PromptVersions(clock)
         self.snapshots = make_snapshots(
             gateway, SnapshotSource(traffic, self.probes, reported, current, clock, flush=self.batch.flush, worker=peers.n,
-                                    is_draining=lambda: self.fleet.part.is_draining, read_fleet=self.fleet.rows),
+                                    is_draining=lambda: self.fleet.part.is_draining, read_fleet=self.fleet.rows,
+                                    versions=versions.collect),
             current, peers, clock, encode=wrap_snapshot_message, read_caches=self._read_caches,
             warn=lambda why: self.log.write_event("snapshots_not_stored", level="warning", detail=why))
         self.aggregate = WorkerAggregate(self.metrics, recent, self.batch.flush, peers, Caches(current.routes),
                                         TurnRegistry(current.turns), self.fleet, self.snapshots.answer,
-                                        settings.metrics.aliases, self.probes.engine_figures)
+                                        settings.metrics.aliases, self.probes.engine_figures, versions,
+                                        current.shows_prompts)
         self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))
 
     async def _read_caches(self) -> bytes:
@@ -268,8 +272,10 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     before = old.gateway.router.routes if old is not None else {}
     semantic = SemanticCaches(settings, embeds, clock=clock, sink=sink, serve=observers.current.serve)
     evidence = EnoughRoutes(settings, clock=clock, sink=sink, serve=observers.current.serve, classifiers=classifiers)
-    named = make_routes(settings, registry, before, open_stores, semantic=semantic, evidence=evidence, clock=clock,
-                        sink=sink, classifiers=classifiers)
+    context = ContextSteps(settings, open_stores, clock=clock, serve=observers.current.serve,
+                           is_shedding=observers.current.is_shedding)
+    named = make_routes(settings, registry, before, open_stores, semantic=semantic, context=context, evidence=evidence,
+                        clock=clock, sink=sink, classifiers=classifiers)
     bind_routes(registry, named, LANES if settings.admission.lanes is not None else ())
     if old is not None:
         _begin_slowly(registry, old.registry, clock.now())
@@ -279,7 +285,8 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     admit = _admit(settings, old, clock, rng, observers, outlook=outlook)
     gateway = assemble(named, RoutePolicy(settings.defaults.timeouts), clock=clock, rng=rng, sink=sink, admit=admit,
                        tier_of=tier_of(settings), idempotency=settings.idempotency, owners=observers.owners,
-                       key_quotas=keys.quotas if keys is not None else None, old=old.gateway if old is not None else None)
+                       key_quotas=keys.quotas if keys is not None else None, old=old.gateway if old is not None else None,
+                       versions=observers.aggregate.versions if settings.prompts.track else None)
     passing = make_pass_through(settings, registry, admit if isinstance(admit, Admission) else None,
                                 old.passthrough if old is not None else None, clock=clock, rng=rng, sink=sink)
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
@@ -378,7 +385,8 @@ def _http(name: str, upstream_settings: HttpUpstream, sink: Sink, clock: Clock, 
 
 def _engine_client(name: str, address: Address, sink: Sink, clock: Clock) -> Upstream:
     http = HttpConfig(f"http://{address[0]}:{address[1]}/v1", max_connections=0, http="1.1")
-    dialect = DialectConfig("embedded", frozenset({Api.CHAT, Api.COMPLETIONS}), always_streams=True, request_usage=True)
+    dialect = DialectConfig("embedded", frozenset({Api.CHAT, Api.COMPLETIONS}), always_streams=True, request_usage=True,
+                            quirks=(Quirk.COMPACT_JSON,))
     return DialectUpstream(name, dialect, HttpClient(name, http, sink=sink, clock=clock), clock)
 
 

@@ -1,7 +1,6 @@
 """Facts: frozen records of what happened, emitted to a `Sink` (logs, metrics, traces, tests).
 
-Records of finished requests are `array_like`: `observe.recent_requests` stores them as msgpack, which field names would
-double.
+Records of finished requests are `array_like`: `observe.recent_requests` stores them as msgpack, half as long without names.
 """
 
 from typing import Protocol
@@ -199,7 +198,7 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     tenant: str | None = None
     total_s: float | None = None  # from accept to the deadline
     over_stage: Stage | None = None  # the first stage that used more than its allowance
-    degraded: str | None = None  # fallback, template or partial: what replaced a failure
+    degraded: str | None = None  # fallback, template, partial or capped: what replaced a failure
     tpot_s: float | None = None  # (last content - first content) / (output tokens - 1), where both are known
     gap_max_s: float | None = None  # the longest wait between two chunks after the first content
     trace: Trace | None = None
@@ -215,6 +214,7 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     is_client_retry: bool = False  # the client's SDK announces that it retries
     body_mark: int | None = None  # 32 bits: equal for equal bodies in this process, keyed by its hash seed
     key_id: str = ""  # of a stored key
+    cut_by: str | None = None  # whose output limit ended the answer: client, default, route, deadline, upstream
 
     @property
     def own_s(self) -> float | None:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from stayfast.core.findings import Finding
+from stayfast.core.prompt_versions import PromptVersionRow
 
 SNAPSHOT_VERSION = 1
 WINDOWS_S = (60.0, 300.0, 3600.0)
@@ -249,6 +250,7 @@ class Snapshot(msgspec.Struct, frozen=True, omit_defaults=True):
     started_at: float | None = None
     traffic: tuple[TrafficRow, ...] = ()
     prompts: tuple[PromptRow, ...] = ()
+    prompt_versions: tuple[PromptVersionRow, ...] = ()
     upstreams: tuple[UpstreamRow, ...] = ()
     machines: tuple[MachineRow, ...] = ()
     stores: tuple[StoreRow, ...] = ()

@@ -27,6 +27,8 @@ class Api(Word):
     RESPONSES = "responses"
     MESSAGES = "messages"
     COUNT_TOKENS = "count_tokens"
+    INPUT_TOKENS = "input_tokens"
+    TOKENIZE = "tokenize"
     GEMINI = "gemini"  # generateContent; of upstreams only
     CONVERSE = "converse"  # of Amazon Bedrock; of upstreams only
 
@@ -41,8 +43,9 @@ class Api(Word):
 
 
 _ANTHROPIC = frozenset((Api.MESSAGES, Api.COUNT_TOKENS))
+COUNT_APIS = frozenset((Api.COUNT_TOKENS, Api.INPUT_TOKENS, Api.TOKENIZE))  # count tokens
 CLIENT_APIS = frozenset(Api) - {Api.GEMINI, Api.CONVERSE}  # that the gateway serves
-NEVER_STREAMED = frozenset((Api.EMBEDDINGS, Api.COUNT_TOKENS))
+NEVER_STREAMED = frozenset((Api.EMBEDDINGS, *COUNT_APIS))
 
 
 class Outcome(Word):
@@ -69,6 +72,8 @@ ADMIT, CACHE, CONTEXT, ROUTE, CALL, RELAY, SETTLE = Stage
 
 
 JOB = "job"  # role of an attempt at a job: its client waits elsewhere, if at all
+JUDGE, VERIFY = "judge", "verify"  # roles of requests about answers: in the background, and while the client waits
+SUMMARY = "summary"  # role of a request that summarizes turns of a conversation, in the background
 NO_ROUTE = "none"  # the route of requests that no route matched, in counts
 FROM_CACHE = "(cache)"  # the name of the cache where an upstream is named; settings cannot use it
 
@@ -94,6 +99,17 @@ class EventsOptions(msgspec.Struct, frozen=True, gc=False):
     after: int | None = None
 
 
+LENGTH_REASONS = frozenset(("length", "max_tokens", "max_output_tokens", "MAX_TOKENS"))  # of an answer that a limit ended
+REACHED = 0.9  # of its limit: an answer that ended at a length and has fewer tokens ended at another one (the context's)
+
+
+class OutputCap(msgspec.Struct, frozen=True, gc=False):
+    """An output limit that the gateway set. `by`: deadline (it was fitted to the time left), default or route."""
+
+    by: str
+    n_tokens: int
+
+
 class Request(msgspec.Struct, frozen=True, gc=False):
     """A client's request, validated by `wire.request_body.decode`. `body` is verbatim, to preserve unknown fields."""
 
@@ -111,6 +127,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     previous_response_id: str | None = None  # responses: the stored response that it continues
     is_background: bool = False  # responses: the client polls for the answer
     is_stored: bool = False  # stored by the provider's default: avoid a second attempt, though no response depends on it yet
+    cap: OutputCap | None = None  # None: `max_output_tokens` is the client's own
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -154,10 +171,11 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 class AnswerSummary:
     """The state of one answer so far. Changed only by its transcoder."""
 
-    __slots__ = ("failure", "finish_reason", "is_complete", "is_cut", "is_degraded", "model", "n_content", "n_events",
+    __slots__ = ("cap", "failure", "finish_reason", "is_complete", "is_cut", "is_degraded", "model", "n_content", "n_events",
                  "n_progress", "response_id", "turn", "usage")
 
     def __init__(self) -> None:
+        self.cap: OutputCap | None = None  # the limit that the gateway set, from the first content on
         self.n_content = 0  # content events so far
         self.n_progress = 0  # events without content that show progress: not a role, a ping, a comment or an empty delta
         self.n_events = 0  # all events sent to a responses client, for their sequence numbers
@@ -170,3 +188,15 @@ class AnswerSummary:
         self.is_degraded = False  # the upstream, a gateway too, marked the answer as a substitute
         self.failure: Exception | None = None  # an UpstreamFailed found inside the body
         self.turn: Callable[[], TurnSnapshot] | None = None  # the steps so far, if the operator's own turn answers
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether a limit that the gateway set ended the answer."""
+        cap = self.cap
+        return cap is not None and self.has_reached(cap.n_tokens)
+
+    def has_reached(self, n_tokens: int) -> bool:
+        """Whether an output limit of so many tokens ended the answer."""
+        usage = self.usage
+        return (self.finish_reason in LENGTH_REASONS and not self.is_cut
+                and (usage is None or usage.output >= REACHED * n_tokens))

@@ -182,6 +182,7 @@ class _RequestLine(msgspec.Struct, omit_defaults=True):
     cached_tokens: int | None = None
     cost_usd: float | None = None
     finish: str | None = None
+    cut_by: str | None = None
     error: str | None = None
     over_stage: str | None = None
     degraded: str | None = None
@@ -361,8 +362,8 @@ def _request_line(fact: RequestDone) -> _RequestLine:
         input_tokens=usage.input_total if usage is not None else None,
         output_tokens=usage.output if usage is not None else None,
         cached_tokens=usage.cached_read if usage is not None else None, cost_usd=fact.cost_usd, finish=fact.finish_reason,
-        error=fact.error, over_stage=fact.over_stage, degraded=fact.degraded, shed=fact.shed, cache=fact.cache,
-        notes=list(fact.notes) if fact.notes else None, tenant=fact.tenant,
+        cut_by=fact.cut_by, error=fact.error, over_stage=fact.over_stage, degraded=fact.degraded, shed=fact.shed,
+        cache=fact.cache, notes=list(fact.notes) if fact.notes else None, tenant=fact.tenant,
         trace_id=trace.trace_id if trace is not None else None,
         stages_ms={done.stage._value_: _ms(done.ended_at - done.began_at) for done in fact.stages},
         deadline_ms=_ms_or_none(fact.total_s), allowed_ms=_allowed_ms(fact), cost_usd_by=_cost_by_role(fact),

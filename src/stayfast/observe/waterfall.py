@@ -180,11 +180,17 @@ def build_waterfall(fact: RequestDone, usual: LogHistogram) -> Waterfall:
         fact.price)
 
 
+_CUT_BY = {"client": "the client's", "default": "the route's default", "route": "the highest of the route",
+           "deadline": "the tokens that fitted into the time left", "upstream": "the upstream's, as of the model's context"}
+
+
 def explain_request(fact: RequestDone, normal: BaselineTimes | None) -> Iterator[str]:
     """Sentences about what happened and what took the time; the first one is the outcome."""
     yield _ending(fact)
     for note in fact.notes:
         yield f"{note}."  # not capitalized: many begin with the name of an upstream
+    if fact.cut_by is not None:
+        yield f"The answer ended at its length limit: {_CUT_BY.get(fact.cut_by, fact.cut_by)}."
     yield from _of_cache(fact)
     over = next((done for done in fact.stages if done.stage is fact.over_stage), None)
     if over is not None:

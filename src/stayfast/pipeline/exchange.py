@@ -7,6 +7,7 @@ and writes what the log and the metrics need by the methods of the record.
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
+from math import inf
 from random import Random
 
 import msgspec
@@ -15,7 +16,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.events import StageDone, Trace
 from stayfast.core.steps import StepDone
-from stayfast.core.types import JOB, CacheControl, EventsOptions, Request, Stage
+from stayfast.core.types import JOB, JUDGE, SUMMARY, CacheControl, EventsOptions, Request, Stage
 from stayfast.pipeline.attempts.attempt import Attempt, is_sdk_retry
 from stayfast.pipeline.cache.route_cache import CacheResult
 from stayfast.pipeline.hooks.hook import HookRequest
@@ -152,7 +153,6 @@ SILENCE_SHARE = 0.95  # of an SDK's timeout: a substitute answer must be sent be
 SILENCE_MARGIN_S = 5.0  # the most that SILENCE_SHARE takes off a long timeout
 SILENCE_GRACE_S = 1.0  # without a substitute: end after the SDK, so that its caller sees the SDK's own timeout error
 REFRESH, AUDIT = "refresh", "audit"  # roles of calls that no client waits for
-JUDGE, VERIFY = "judge", "verify"  # roles of requests about answers: in the background, and while the client waits
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):
@@ -168,9 +168,10 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     urgency: Urgency | None = None  # None: the client set none
     cache: CacheControl | None = None  # from the request's headers
     events: EventsOptions | None = None  # the client accepts a turn's typed events
-    role: str = ""  # of a request that no client sent: refresh, audit, judge, verify, job
+    role: str = ""  # of a request that no client sent: refresh, audit, judge, verify, summary, job
     notes: tuple[str, ...] = ()  # for the record of the request
     key_id: str = ""  # of a stored key
+    start_within_s: float | None = None  # its headers limit the time to the first token
 
     @property
     def is_sdk_retry(self) -> bool:
@@ -191,10 +192,10 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_judgement(self) -> bool:
-        """Whether this compares two answers, or is answered for a comparison, in the background: it has no cache, hedges or
-        tenant.
+        """Whether this compares two answers, is answered for a comparison, or summarizes a conversation, in the background:
+        it has no cache, hedges or tenant.
         """
-        return self.role == JUDGE or self.role.startswith(SHADOW)
+        return self.role in (JUDGE, SUMMARY) or self.role.startswith(SHADOW)
 
     def new_span(self, rng: Random) -> Trace | None:
         """A span for one attempt, below the request's own; None without tracing."""
@@ -212,8 +213,8 @@ class OutcomeRecord:
         self.attempts: list[Attempt] = []  # in the order of their starts
         self.cache: CacheResult | None = None  # of the lookup; None: the route has no cache
         self.cache_key: bytes | None = None  # of the stored answer that was returned, or under which the new one is stored
-        self.degraded: str | None = None  # fallback, tier, stale, template, partial: what was done instead of failing
         self.guard: str | None = None  # the rule by which the guard flagged the request
+        self.degraded: str | None = None  # fallback, tier, stale, template, partial, capped: instead of failing
         self.notes: list[str] = []  # decisions and their reasons; names and figures only
         self.upstream: str | None = None  # the last one that was called, or "(cache)", "(template)"
 
@@ -320,6 +321,12 @@ class Exchange:
         moved.hooked = self.hooked
         moved.enter(Stage.ADMIT)
         return moved
+
+    @property
+    def start_by(self) -> float:
+        """The latest first token that the client wants, which of a whole answer is its end; infinite: it set no limit."""
+        limits_s = [one for one in (self.arrival.start_within_s, self.request.start_within_s) if one is not None]
+        return self.arrival.accepted_at + min(limits_s) if limits_s else inf
 
     def detach(self, record: OutcomeRecord) -> "Exchange":
         """The same request with its own timeouts, for the current Task: for a call that may outlive the request."""

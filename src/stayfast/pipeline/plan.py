@@ -12,6 +12,8 @@ from stayfast.pipeline.attempts.hedge_plans import Hedging, no_hedging
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.cache.semantic import SemanticQuery
 from stayfast.pipeline.classify.screen import RequestScreen
+from stayfast.pipeline.context.count_answers import UNLEARNED_COUNTS
+from stayfast.pipeline.context.output_caps import RouteCaps
 from stayfast.pipeline.context.step import ContextStep
 from stayfast.pipeline.context.token_counter import UNLEARNED, TokenCounter
 from stayfast.pipeline.hooks.route_hooks import RouteHooks
@@ -25,7 +27,7 @@ from stayfast.policy.admission.price import Prices, highest_prices
 from stayfast.policy.budget import BudgetConfig, StageBudget, divide_deadline
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.stores.base import CachedAnswer
-from stayfast.upstreams.base import AnswerStream
+from stayfast.upstreams.base import AnswerStream, TokenCounting
 
 OnStall = Literal["wait", "end", "rescue"]  # what is done when a running answer stalls
 START_NOTHING: Final[Callable[[], object]] = bool  # for admissions that count no first tokens; a call without a frame
@@ -63,9 +65,11 @@ class RoutePolicy:
     size: SizeConfig | None = None  # None: prompts may be of any length
     prefix: PromptCachePlanner | None = None
     hooks: RouteHooks | None = None
+    cap: RouteCaps | None = None  # None: output limits are the clients' own
     screen: RequestScreen | None = None  # before the cache: guard, and another route by class
     context: tuple[ContextStep, ...] = ()  # run in order; empty: prompts are sent as clients sent them
     counter: TokenCounter = UNLEARNED
+    counting: TokenCounting = UNLEARNED_COUNTS  # answers requests for token counts
     dearest: Prices = field(default_factory=dict)  # highest prices of all targets, by the client's model name; set by Route
 
     @property

@@ -12,6 +12,7 @@ from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.events import RequestDone, Sink
 from stayfast.core.samples import PromptSampled, QuotaReported
 from stayfast.pipeline.exchange import Exchange
+from stayfast.pipeline.prompt_versions import PromptVersions
 from stayfast.wire.prompt_shape import PromptOutline, measure_prompt
 from stayfast.wire.rate_headers import parse_headroom
 
@@ -21,16 +22,19 @@ HEADERS_EVERY_S: Final = 1.0
 MAX_ROUTES: Final = 256  # with digests of their last prompt
 MAX_BODIES: Final = 4096  # of which a repetition is noticed: half an hour of samples
 LONG_MESSAGE_TOKENS: Final = 400  # people rarely write that much; the rest is a document
+_HEADS: Final = (b'"system"', b'"developer"', b'"instructions"', b'"tools"')
 _UNMEASURED: Final = PromptOutline()
 
 
 class RequestSampler:
     """For one event loop. Instants are those of the requests' ends."""
 
-    __slots__ = ("_bodies", "_headers_at", "_pieces", "_prompt_at", "_sink", "due_at")
+    __slots__ = ("_bodies", "_headers_at", "_pieces", "_prompt_at", "_sink", "_versions", "due_at")
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, versions: PromptVersions | None = None) -> None:
+        """versions: of system prompts; None: they are not told apart."""
         self._sink = sink
+        self._versions = versions
         self.due_at = 0.0  # requests that end before need no `note_end`
         self._prompt_at = 0.0  # when the next prompt is due
         self._headers_at: dict[str | None, float] = {}  # by upstream: when its next headers are due
@@ -47,6 +51,16 @@ class RequestSampler:
         if now >= self._prompt_at and done.route is not None and not done.role:
             self._prompt_at = now + PROMPT_EVERY_S
             self._sink.emit(self._sample(ex, done, done.route))
+
+        if self._versions is not None and done.status == 200 and not done.role and _may_have_head(ex.request.body):
+            self._note_version(self._versions, ex, done)
+
+    def _note_version(self, versions: PromptVersions, ex: Exchange, done: RequestDone) -> None:
+        seen = versions.by_route.get(done.route)
+        if seen is not None and done.ended_at < seen.due_at:
+            seen.count(ex.request.body, done)
+        else:
+            versions.note_sample(ex.request, done, ex.record.attempts)
 
     def _report_headers(self, ex: Exchange, now: float) -> None:
         for attempt in ex.record.attempts:
@@ -95,12 +109,15 @@ class RequestSampler:
         return shape.shared_ratio(before) if before is not None else None
 
 
+def _may_have_head(body: bytes) -> bool:
+    """Whether the body may have instructions or tools; some words of a message look the same."""
+    return any(mark in body for mark in _HEADS)
+
+
 def _input_tokens(ex: Exchange, done: RequestDone) -> float:
-    """As the upstream reported, else as `policy.prompt_tokens` estimates."""
-    n_bytes = len(ex.request.body)
+    """As the upstream reported, else as `policy.context.token_estimate` estimates."""
     if done.usage is not None and done.usage.input_total:
         return done.usage.input_total
     if ex.record.attempts:
-        last = ex.record.attempts[-1]
-        return last.member.baselines.prompt_tokens.estimate(last.call.model, n_bytes)
-    return n_bytes / BYTES_A_TOKEN
+        return ex.record.attempts[-1].estimate_input()
+    return len(ex.request.body) / BYTES_A_TOKEN

@@ -19,11 +19,13 @@ from stayfast.keys.principal import Principal, admins_only, allows_route, is_adm
 from stayfast.server import paths
 from stayfast.server.backend import ActiveSystem, PurgeFilter
 from stayfast.server.classify.endpoint import ClassifyEndpoint
+from stayfast.server.conversations import answer_conversations
 from stayfast.server.openapi import document
 from stayfast.server.paths import (
     ADMIN_PATHS,
     CACHE,
     CLASSIFY,
+    CONVERSATIONS,
     LIVE,
     METRICS,
     MODELS,
@@ -31,11 +33,13 @@ from stayfast.server.paths import (
     error_dialect,
     parse_cache_key,
     parse_model_id,
+    parse_prompt_id,
     parse_request_id,
 )
 from stayfast.server.requests_query import parse_requests_query
-from stayfast.server.snapshot.endpoints import answer_snapshot, require, send_live
+from stayfast.server.snapshot.endpoints import answer_snapshot, read_parameters, require, send_live
 from stayfast.server.snapshot.findings import FindingsReader
+from stayfast.server.snapshot.prompts import list_prompts, show_prompt
 from stayfast.wire.errors import encode_error
 from stayfast.wire.local_answers import render_model_list
 
@@ -133,9 +137,15 @@ class AdminApp:
             return await self._for_admins(path, scope)
         if path == CACHE:
             return await self._caches(scope)
+        if path.startswith(CONVERSATIONS):
+            return await answer_conversations(self._current.backend.together, scope, self._visible_tenant(scope))
         key = parse_cache_key(path)
         if key is not None:
             return await self._inspect_answer(scope, key)
+        if (prompt_id := parse_prompt_id(path)) is not None:
+            self._require_admin(scope)
+            backend, against = self._current.backend, read_parameters(scope, "against").get("against", "")
+            return await show_prompt(require(backend.snapshots), backend.together, prompt_id, against)
         request_id = parse_request_id(path)
         if request_id is None:
             return self._model(path, scope["state"]["caller"])
@@ -153,6 +163,8 @@ class AdminApp:
                 return await backend.together.gateways()
             case paths.TRAFFIC:
                 return await backend.together.traffic()
+            case paths.PROMPTS:
+                return await list_prompts(require(backend.snapshots))
             case paths.FINDINGS:
                 return await self._findings.read(require(backend.snapshots))
             case _:

@@ -426,7 +426,7 @@ class ResponseWriter:
     async def _relay(self, reply: Reply) -> None:
         connection, summary = self._connection, reply.summary
         write, read_chunk = connection.write, reply.next
-        if has_report := self._has_started or reply.degraded is not None:
+        if has_report := self._has_started or reply.may_degrade:
             read_chunk = ReportedStream(reply, self._api).next
         chunk = await read_chunk()
         connection.stop_keepalive()

@@ -17,6 +17,7 @@ from stayfast.server.http_request import (
     parse_caller_trace,
     parse_events_wish,
     parse_sdk_timeout_s,
+    parse_start_limit_s,
     parse_urgency,
 )
 from stayfast.wire.client_headers import parse_client_timeout_s
@@ -37,7 +38,8 @@ def read_arrival(request_id: str, accepted_at: float, tenant: str | None, fields
     trace = parse_caller_trace(fields) if start_trace is None else start_trace(parse_caller_trace(fields))
     return Arrival(request_id, accepted_at, tenant, forwarded_headers(fields, trace, tenant), parse_client_timeout_s(fields),
                    parse_sdk_timeout_s(fields), trace, parse_urgency(fields), parse_cache_control(fields),
-                   parse_events_wish(fields) if EVENTS in fields else None, key_id=key_id)
+                   parse_events_wish(fields) if EVENTS in fields else None, key_id=key_id,
+                   start_within_s=parse_start_limit_s(fields))
 
 
 async def decode_request(api: Api, body: bytes, limits: DecodeLimits) -> Request:

@@ -57,6 +57,14 @@ class AllWorkers(Protocol):
     async def purge(self, what: PurgeFilter) -> bytes:
         """Remove stored answers; returns how many."""
 
+    async def histories(self) -> bytes:
+        """What the histories of all routes have done; counts only."""
+
+    async def delete_conversation(self, name: str, tenant: str | None) -> bytes | None:
+        """Delete the summaries of a session or conversation; returns how many, or None if there was none. tenant: whose;
+        None: of all.
+        """
+
     async def gateways(self) -> bytes:
         """All gateways that share state, this one at least."""
 
@@ -65,6 +73,9 @@ class AllWorkers(Protocol):
 
     async def recent_requests(self, query: RecentRequestsQuery) -> bytes:
         """Recent requests, newest first."""
+
+    async def compare_prompts(self, version_id: str, before: str) -> bytes | None:
+        """A `PromptComparison` in msgpack; None: no worker has the text of the version. before: may be empty."""
 
     async def traffic(self) -> bytes:
         """Figures of the requests in memory, newest first, for all tenants."""

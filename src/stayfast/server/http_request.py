@@ -15,7 +15,13 @@ from stayfast.keys.principal import Principal
 from stayfast.pipeline.passthrough.service import PassThrough
 from stayfast.policy.admission.priority import Urgency
 from stayfast.turns.events import parse_last_event_id
-from stayfast.wire.client_headers import TIMEOUT_HEADERS, parse_client_timeout_s, parse_number
+from stayfast.wire.client_headers import (
+    START_WITHIN,
+    TIMEOUT_HEADERS,
+    parse_client_timeout_s,
+    parse_number,
+    parse_start_within_s,
+)
 from stayfast.wire.jobs.prefer import AsyncPreference, parse_prefer
 from stayfast.wire.request_body import MAX_TAGS, TAG, TAG_FORM
 from stayfast.wire.trace_context import parse_traceparent
@@ -26,7 +32,7 @@ _KNOWN = frozenset((
     b"authorization", b"x-api-key", b"x-goog-api-key", b"sec-fetch-site", b"cookie",
     b"x-request-id", b"x-stayfast-keepalive",
     b"x-request-timeout", b"x-stayfast-deadline", b"x-litellm-timeout", b"x-request-timeout-ms", b"x-stayfast-deadline-ms",
-    b"x-deadline-ms", b"x-envoy-expected-rq-timeout-ms", b"grpc-timeout",
+    b"x-deadline-ms", b"x-envoy-expected-rq-timeout-ms", b"grpc-timeout", START_WITHIN,
     b"x-stainless-read-timeout", b"x-stainless-timeout",
     b"anthropic-version", b"anthropic-beta", b"traceparent", b"tracestate", b"idempotency-key",
     b"x-stainless-retry-count", b"x-stayfast-priority", b"cache-control", b"x-cache-tags",
@@ -50,7 +56,8 @@ _NO_AGE_S = 2.0**31  # RFC 9111, 1.2.2: what a larger one stands for
 _URGENCIES = {urgency.value: urgency for urgency in Urgency}
 _SDK_TIMEOUTS = (b"x-stainless-read-timeout", b"x-stainless-timeout")
 _STAYFAST_HEADERS = frozenset((
-    *_FORWARDED_UNTRACED, *TIMEOUT_HEADERS, _PRIORITY, _CACHE, _TAGS, EVENTS, HOP, *_SDK_TIMEOUTS, *_LATER))
+    *_FORWARDED_UNTRACED, *TIMEOUT_HEADERS, _PRIORITY, _CACHE, _TAGS, EVENTS, HOP, *_SDK_TIMEOUTS, START_WITHIN,
+    *_LATER))
 LLM_PATHS = {
     "/v1/chat/completions": Api.CHAT,
     "/v1/completions": Api.COMPLETIONS,
@@ -58,6 +65,8 @@ LLM_PATHS = {
     "/v1/responses": Api.RESPONSES,
     "/v1/messages": Api.MESSAGES,
     "/v1/messages/count_tokens": Api.COUNT_TOKENS,
+    "/v1/responses/input_tokens": Api.INPUT_TOKENS,
+    "/tokenize": Api.TOKENIZE,
 }
 LLM_ENDPOINTS = {prefix + path: api for prefix in ("", "/openai", "/anthropic") for path, api in LLM_PATHS.items()}
 _THIS_MACHINE = re.compile(rb"(?:localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0-9]*)?", re.IGNORECASE)
@@ -146,6 +155,12 @@ def client_request_id(fields: dict[bytes, bytes]) -> str | None:
 def has_stayfast_headers(fields: dict[bytes, bytes]) -> bool:
     """Whether any header controls how the request is served."""
     return not _STAYFAST_HEADERS.isdisjoint(fields)
+
+
+def parse_start_limit_s(fields: dict[bytes, bytes]) -> float | None:
+    """The client's time to the first token; None without it. Raises Rejected."""
+    value = fields.get(START_WITHIN)
+    return None if value is None else parse_start_within_s(value.decode("latin-1"), START_WITHIN.decode())
 
 
 def body_deadline_s(fields: dict[bytes, bytes]) -> float:

@@ -14,12 +14,13 @@ from stayfast.server.job_openapi import SCHEMAS as JOB_SCHEMAS
 from stayfast.server.job_openapi import job_paths
 from stayfast.server.key_openapi import SCHEMAS as KEY_SCHEMAS
 from stayfast.server.key_openapi import key_paths
-from stayfast.server.paths import CACHE, GATEWAYS, HEALTH, MAX_LISTED, REQUESTS, SETTINGS, STATE, TRAFFIC
+from stayfast.server.paths import CACHE, CONVERSATIONS, GATEWAYS, HEALTH, MAX_LISTED, REQUESTS, SETTINGS, STATE, TRAFFIC
 from stayfast.server.requests_query import LISTS, OUTCOMES
 from stayfast.server.snapshot.openapi import snapshot_paths, snapshot_schemas
 from stayfast.wire.chat.request import ChatRequest, CompletionsRequest, EmbeddingsRequest
 from stayfast.wire.messages.request import CountRequest, MessagesRequest
-from stayfast.wire.responses.request import ResponsesRequest
+from stayfast.wire.responses.request import InputTokensRequest, ResponsesRequest
+from stayfast.wire.token_counts import TokenizeRequest
 
 Json = dict[str, Any]
 
@@ -31,6 +32,8 @@ _BODIES: dict[Api, tuple[type, str]] = {
     Api.RESPONSES: (ResponsesRequest, "Answer with items (OpenAI responses)."),
     Api.MESSAGES: (MessagesRequest, "Answer a conversation (Anthropic messages)."),
     Api.COUNT_TOKENS: (CountRequest, "Count a conversation's tokens (Anthropic)."),
+    Api.INPUT_TOKENS: (InputTokensRequest, "Count the tokens of a response's input (OpenAI)."),
+    Api.TOKENIZE: (TokenizeRequest, "Count the tokens of a text or a conversation (vLLM)."),
 }
 _REFUSALS = {
     "400": "The request is malformed; the error names the field.",
@@ -59,7 +62,7 @@ _HEADERS: Json = {
     "server-timing": {"description": "Time spent in each stage.", "schema": {"type": "string"}},
     "x-stayfast-upstream": {"description": "The upstream that answered.", "schema": {"type": "string"}},
     "x-stayfast-attempts": {"description": "Number of upstream calls.", "schema": {"type": "string"}},
-    "x-stayfast-degraded": {"description": "What replaced a failure: fallback, tier, stale, template or partial.",
+    "x-stayfast-degraded": {"description": "fallback, tier, stale, template, partial, trimmed (turns left out) or capped.",
                             "schema": {"type": "string"}},
     "x-stayfast-guard": {"description": "flag, and the rule of the route's guard that matched.",
                          "schema": {"type": "string"}},
@@ -123,6 +126,21 @@ _FORGOTTEN: Json = {
     "type": "object", "required": ["forgotten", "gone"],
     "properties": {"forgotten": {"type": "integer"}, "gone": {"type": "array", "items": {"type": "string"}},
                    "unconfirmed": {"type": "array", "items": {"type": "string"}}},
+}
+_DELETED: Json = {
+    "type": "object", "required": ["deleted", "gone", "unconfirmed"],
+    "properties": {"deleted": {"type": "integer"}, "gone": {"type": "array", "items": {"type": "string"}},
+                   "unconfirmed": {"type": "array", "items": {"type": "string"}}},
+}
+_CONVERSATIONS: Json = {
+    "type": "object", "required": ["object", "data"],
+    "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": {
+        "type": "object", "required": ["route", "mode", "requests", "summaries"],
+        "properties": {"route": {"type": "string"}, "mode": {"type": "string"}, "store": {"type": ["string", "null"]},
+                       "summaries_in_memory": {"type": ["integer", "null"]},
+                       "bytes_in_memory": {"type": ["integer", "null"]},
+                       "running": {"type": "integer"}, "saved_tokens": {"type": "integer"}, "requests": {"type": "object"},
+                       "summaries": {"type": "object"}, "refused_by_rule": {"type": "object"}}}}},
 }
 _TRAFFIC: Json = {
     "type": "object", "required": ["columns", "rows"],
@@ -190,12 +208,15 @@ _ANSWERS: dict[Api, Json] = {
     Api.RESPONSES: _answer_with("output", {"type": "array"}, object="response"),
     Api.MESSAGES: _answer_with("content", {"type": "array"}, type="message", role="assistant"),
     Api.COUNT_TOKENS: _answer_with("input_tokens", {"type": "integer"}),
+    Api.INPUT_TOKENS: _answer_with("input_tokens", {"type": "integer"}, object="response.input_tokens"),
+    Api.TOKENIZE: _answer_with("count", {"type": "integer"}),
 }
 
 
 def document(version: str) -> Json:
     schemas, components = msgspec.json.schema_components([body for body, _ in _BODIES.values()],
                                                          ref_template=_REF)
+    components["TokenizeRequest"]["oneOf"] = [_given("prompt", "string"), _given("messages", "array")]
     components["ResponsesRequest"]["anyOf"] = [_given("input", ["string", "array"]),
                                               _given("previous_response_id", "string")]
     _, waterfalls = msgspec.json.schema_components([Waterfall, RequestSummary], ref_template=_REF)
@@ -214,7 +235,8 @@ def document(version: str) -> Json:
         "components": {
             "schemas": components | {"Error": _ERROR, "MessagesError": _ERROR_OF_MESSAGES, "Model": _MODEL,
                                      "Models": _MODELS, "Health": _HEALTH, "Requests": _REQUESTS,
-                                     "State": _STATE, "Settings": _SETTINGS, "Caches": _CACHES, "Gateways": _GATEWAYS,
+                                     "State": _STATE, "Settings": _SETTINGS, "Conversations": _CONVERSATIONS,
+                                     "Deleted": _DELETED, "Caches": _CACHES, "Gateways": _GATEWAYS,
                                      "Traffic": _TRAFFIC,
                                      "Forgotten": _FORGOTTEN, **JOB_SCHEMAS, **BATCH_SCHEMAS, **KEY_SCHEMAS,
                                      **snapshot_schemas(), **classify_schemas(),
@@ -260,6 +282,15 @@ def _cold_paths() -> Json:
                      refused | {"400": _REFUSALS["400"], "404": "No answer is stored under this key."}),
         "delete": _cold("forget_one", "Remove one stored answer, for admins.", "Forgotten",
                         refused | {"400": _REFUSALS["400"]}),
+    }
+    paths[CONVERSATIONS] = {"get": _cold("conversations", "What the histories of all routes have done, for admins.",
+                                         "Conversations", refused)}
+    paths[f"{CONVERSATIONS}/{{id}}"] = {
+        "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}},
+                       {"name": "tenant", "in": "query", "description": "Only of this tenant.",
+                        "schema": {"type": "string", "minLength": 1}}],
+        "delete": _cold("delete_conversation", "Delete the summaries of a session or conversation.", "Deleted",
+                        refused | {"400": _REFUSALS["400"], "404": "There is none."}),
     }
     paths[SETTINGS] = {"get": _cold("settings", "The effective settings, and where each comes from, for admins.", "Settings",
                                     refused)}

@@ -14,17 +14,20 @@ STATE = "/debug/state"
 SETTINGS = "/admin/settings"
 METRICS = "/metrics"
 CACHE = "/admin/cache"
+CONVERSATIONS = "/admin/conversations"
 GATEWAYS = "/admin/gateways"
 SNAPSHOT = "/admin/snapshot"
 FINDINGS = "/admin/findings"
 LIVE = "/admin/live"
 HISTORY = "/admin/live/history"
 TRAFFIC = "/admin/traffic"
+PROMPTS = "/admin/prompts"
 CLASSIFY = "/v1/classify"
 MAX_LISTED = 1000  # requests in one response
 _OTHER_PATHS = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE, GATEWAYS, SETTINGS, SNAPSHOT, HISTORY,
-                                     FINDINGS, TRAFFIC}
-ADMIN_PATHS = frozenset((STATE, SETTINGS, GATEWAYS, TRAFFIC, FINDINGS, SNAPSHOT, HISTORY))  # one key sees all tenants
+                                     FINDINGS, TRAFFIC, CONVERSATIONS, PROMPTS}
+# one key sees all tenants
+ADMIN_PATHS = frozenset((STATE, SETTINGS, GATEWAYS, TRAFFIC, FINDINGS, SNAPSHOT, HISTORY, PROMPTS))
 _READ_METHODS = ("GET", "HEAD")
 RETRY_WHEN_DRAINING_S = 1.0
 
@@ -45,7 +48,9 @@ def allowed_methods(path: str) -> tuple[str, ...]:
         return ("GET",)
     if path == CACHE or parse_cache_key(path) is not None:
         return (*_READ_METHODS, "DELETE")
-    if path in _OTHER_PATHS or parse_model_id(path) is not None or parse_request_id(path) is not None:
+    if parse_conversation(path) is not None:
+        return ("DELETE",)
+    if path in _OTHER_PATHS or any(parse(path) is not None for parse in (parse_model_id, parse_request_id, parse_prompt_id)):
         return _READ_METHODS
     if is_page_path(path):
         return page_methods(path)
@@ -60,6 +65,10 @@ def metric_label(path: str) -> str:
         return f"{REQUESTS}/{{id}}"
     if parse_cache_key(path) is not None:
         return f"{CACHE}/{{key}}"
+    if parse_conversation(path) is not None:
+        return f"{CONVERSATIONS}/{{id}}"
+    if parse_prompt_id(path) is not None:
+        return f"{PROMPTS}/{{id}}"
     if parse_model_id(path) is not None:
         return "/v1/models/{id}"
     if is_page_path(path):
@@ -85,6 +94,18 @@ def parse_cache_key(path: str) -> str | None:
     """The key in `/admin/cache/{key}`."""
     head, _, key = path.partition(f"{CACHE}/")
     return key if key and not head else None
+
+
+def parse_conversation(path: str) -> str | None:
+    """The id in `/admin/conversations/{id}`; it may contain slashes."""
+    head, _, name = path.partition(f"{CONVERSATIONS}/")
+    return name if name and not head else None
+
+
+def parse_prompt_id(path: str) -> str | None:
+    """The id in `/admin/prompts/{id}`."""
+    head, _, prompt_id = path.partition(f"{PROMPTS}/")
+    return prompt_id if prompt_id and not head else None
 
 
 def shutting_down_error() -> Shed:

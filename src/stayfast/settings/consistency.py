@@ -13,10 +13,12 @@ from stayfast.http.server.tls import ServerCertificate
 from stayfast.jobs.config import JobsConfig
 from stayfast.observe.tracing.config import otlp_problem
 from stayfast.policy.admission.overload import ANY_TENANT
+from stayfast.policy.context.config import LEARNED, UPSTREAM, VOCABULARIES
 from stayfast.policy.fleet.config import REDIS_URL, REDIS_URL_FORM
 from stayfast.server.config import ServerConfig, check_exposure, is_loopback
 from stayfast.settings.classify import check_classifiers
 from stayfast.settings.credentials import credentials_problem
+from stayfast.settings.history import check_histories
 from stayfast.settings.model import Settings
 from stayfast.settings.passthrough import check_pass_through
 from stayfast.settings.price_table import all_rows, find_row
@@ -30,6 +32,7 @@ from stayfast.settings.upstreams import (
 )
 from stayfast.settings.yaml_nodes import Node, YamlList, YamlScalar, entries_at, expand_references, location_of, node_at
 from stayfast.settings.yaml_nodes import YamlMapping as Tree
+from stayfast.stores.exact_tokenizer import INSTALL_HINT, PACKAGES
 from stayfast.stores.jobs.postgres.address import parse_postgres_url
 from stayfast.stores.sqlite import describe_problem
 
@@ -91,6 +94,8 @@ def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[
     _check_routes(settings, add_problem)
     _check_hooks(settings, check_hook, add_problem)
     _check_caches(settings, tree, add_problem)
+    check_histories(settings, add_problem)
+    _check_tokenizers(settings, add_problem)
     _check_jobs(settings, add_problem)
     check_classifiers(settings, add_problem)
     check_pass_through(settings, add_problem)
@@ -105,6 +110,18 @@ def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[
         add_problem(("server", "host"), str(error).removeprefix("host "))
     _check_tls(settings.server, add_problem)
     return problems
+
+
+def _check_tokenizers(settings: Settings, add_problem: AddProblem) -> None:
+    for name, route in settings.routes.items():
+        tokenizer = route.context.tokenizer
+        if tokenizer in (LEARNED, UPSTREAM):
+            continue
+        is_packaged, path = tokenizer in VOCABULARIES, ("routes", name, "context", "tokenizer")
+        if not is_packaged and not FilePath(tokenizer).is_file():
+            add_problem(path, f"no such file: {quote(tokenizer)}")
+        elif find_spec(PACKAGES[is_packaged]) is None:
+            add_problem(path, f"needs a package that is not installed: {INSTALL_HINT}")
 
 
 def _check_tls(server: ServerConfig, add_problem: AddProblem) -> None:

@@ -22,6 +22,8 @@ from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.idempotency import IdempotencyConfig
 from stayfast.policy.classify.config import ClassifierConfig, ClassRoutesConfig, GuardConfig
 from stayfast.policy.context.config import ContextConfig
+from stayfast.policy.context.diet import PromptsConfig
+from stayfast.policy.context.output_cap import CapConfig
 from stayfast.policy.fleet.config import FleetConfig
 from stayfast.policy.prompt_cache.breakpoints import PrefixConfig
 from stayfast.policy.resilience.breaker import BreakerConfig
@@ -145,6 +147,8 @@ class RouteSettings:
         "Response cache (docs/concepts/cache.md).")] = field(default_factory=CacheConfig)
     prefix: Annotated[PrefixConfig, SettingDoc(
         "Prompt caches of the providers (docs/concepts/prompt-layout.md).")] = field(default_factory=PrefixConfig)
+    cap: Annotated[CapConfig, SettingDoc(
+        "Output limits (docs/caps.md).")] = field(default_factory=CapConfig)
     guard: Annotated[GuardConfig, SettingDoc(
         "Patterns of secrets and prompt injections (docs/classify.md).")] = field(default_factory=GuardConfig)
     classify: Annotated[ClassRoutesConfig, SettingDoc(
@@ -283,6 +287,8 @@ class Settings:
         default_factory=TracingSettings)
     recent: Annotated[RecentConfig, SettingDoc(
         "The last requests, in memory, for `stayfast explain REQUEST-ID`.")] = field(default_factory=RecentConfig)
+    prompts: Annotated[PromptsConfig, SettingDoc(
+        "Versions of system prompts, for `stayfast prompts` (docs/prompts.md).")] = field(default_factory=PromptsConfig)
     alerts: Annotated[AlertsConfig, SettingDoc(
         "Thresholds of `stayfast alerts`; latencies over 5 minutes.")] = field(default_factory=AlertsConfig)
     stores: Annotated[Mapping[str, StoreSettings], SettingDoc(

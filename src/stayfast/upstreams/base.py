@@ -12,6 +12,7 @@ from stayfast.core.deadline import Deadline
 from stayfast.core.errors import UpstreamFailed
 from stayfast.core.events import Trace
 from stayfast.core.types import AnswerSummary, Api, Chunk, EventsOptions, Request, Usage
+from stayfast.wire.token_counts import UpstreamCount
 
 
 class PromptMarker(Protocol):
@@ -45,6 +46,19 @@ class RequestedTier(msgspec.Struct, frozen=True, gc=False):
     replaces: bool = False
 
 
+class TokenCounting(Protocol):
+    """Answers the token count requests of one route."""
+
+    @property
+    def uses_upstream(self) -> bool:
+        """Whether the upstream's own count endpoint is asked first."""
+
+    def answer(self, request: Request, reported: UpstreamCount | None = None) -> bytes:
+        """The body of the answer, in the client's dialect. reported: by the upstream; None: it is counted here. Takes
+        milliseconds for a long prompt. Raises Rejected.
+        """
+
+
 class Call(msgspec.Struct, frozen=True, gc=False):
     """One attempt: a request, the upstream's own name of its model, and its time limits."""
 
@@ -61,6 +75,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     events: EventsOptions | None = None  # None: plain chunks
     prefers_stream: bool = False  # a part of a whole answer is useful, so request a stream from the upstream if possible
     sending: Sending | None = None  # the upstream sets its `has_started`; None: not needed
+    counting: TokenCounting | None = None  # of a request for a token count
     service_tier: RequestedTier | None = None  # None: as the client's body has it
 
 

@@ -14,13 +14,14 @@ from urllib.parse import quote
 
 from stayfast.core.clock import Clock
 from stayfast.core.constants import DEGRADED_HEADER, HOP_HEADER, LARGE_REQUEST_BYTES
-from stayfast.core.errors import Fault, UpstreamFailed
+from stayfast.core.errors import Fault, Rejected, UpstreamFailed
 from stayfast.core.held_bytes import HeldBytes, Holding
-from stayfast.core.types import AnswerSummary, Api, Chunk
+from stayfast.core.types import COUNT_APIS, AnswerSummary, Api, Chunk
 from stayfast.http.client.client import HttpClient, Response
 from stayfast.http.client.response import RequestTemplate
 from stayfast.upstreams.authentication import Authenticator, CredentialMissing
 from stayfast.upstreams.base import AnswerStream, Call
+from stayfast.upstreams.count_endpoint import CountEndpoint, choose_form
 from stayfast.wire import event_stream
 from stayfast.wire.continuation import encode_continuation_body
 from stayfast.wire.converse.errors import converse_failure
@@ -28,9 +29,9 @@ from stayfast.wire.errors import Secrets, failure_of_response, find_in_band_fail
 from stayfast.wire.quirks import BodyQuirks, Quirk
 from stayfast.wire.request_body import can_collect_stream, can_translate, encode
 from stayfast.wire.tiers.service_tier import write_service_tier
+from stayfast.wire.token_counts import UpstreamCount
 from stayfast.wire.trace_context import encode_trace_headers
 from stayfast.wire.transcode import MAX_ANSWER_BYTES, Transcoder, make_transcoder
-from stayfast.wire.usage import count_tokens_answer
 
 PATHS = {Api.CHAT: "/chat/completions", Api.COMPLETIONS: "/completions", Api.EMBEDDINGS: "/embeddings",
          Api.RESPONSES: "/responses", Api.MESSAGES: "/messages", Api.COUNT_TOKENS: "/messages/count_tokens"}
@@ -51,6 +52,7 @@ _BEARER = "authorization"
 _KEY_HEADERS = {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}  # others send a bearer token
 _STREAM_REFUSALS = (400, 403, 404, 422, 501)  # statuses that refuse streaming, if the body contains "stream"
 MAX_UNSTREAMED_MODELS = 1024  # models
+MAX_COUNTED_BYTES = 16 * 1024  # of a prompt that is counted on the loop
 LARGE_BYTES = 256 * 1024  # of a whole answer: parsing less takes under a millisecond
 _READER = ThreadPoolExecutor(1, thread_name_prefix="stayfast-large-answers")  # two would contend for the GIL
 _CODINGS = ("gzip", "x-gzip", "deflate", "br", "zstd", "compress")  # RFC 9110 8.4.1 and later; others are not quoted
@@ -102,18 +104,21 @@ class DialectUpstream:
         self._quirks = None if quirks.are_none else quirks
         if Api.GEMINI in config.apis:
             self._paths[Api.EMBEDDINGS, False] = "/models/{model}:batchEmbedContents"
+        self._count_endpoint = CountEndpoint(choose_form(config.kind, config.apis, client.base_path), client, clock,
+                                             self._count_headers)
         self._whole_only: set[tuple[Api, str]] = set()  # models that cannot stream whole answers
         self._speaks = {api: spoken for api in Api if (spoken := _spoken(api, config.apis)) is not None}
 
     def can_serve(self, api: Api) -> bool:
         """Natively, by translation, or (token counts of conversations) by an estimate."""
-        return api in self._speaks or (api is Api.COUNT_TOKENS and Api.MESSAGES in self._speaks)
+        return api in self._speaks or (api in COUNT_APIS and not self._speaks.keys().isdisjoint(PREFERRED))
 
     async def open(self, call: Call) -> AnswerStream:
         request = call.request
         spoken = self._speaks.get(request.api)
         if spoken is None:
-            return CountedAnswer(count_tokens_answer(request))
+            uses_upstream = call.counting is not None and call.counting.uses_upstream
+            return await count_locally(call, await self._count_endpoint.fetch(call) if uses_upstream else None)
         streams = spoken.can_stream and (request.stream or self.always_streams)
         if (call.prefers_stream and not streams and spoken.can_stream and (spoken, call.model) not in self._whole_only
                 and can_collect_stream(request)):
@@ -206,6 +211,13 @@ class DialectUpstream:
         if self._authenticator is None:
             return self._headers
         return [*self._headers, *self._authenticate(self._authenticator, method, target, b"")]
+
+    def _count_headers(self, method: str, target: str, body: bytes) -> Sequence[tuple[str, str]]:
+        found = [*self._headers, *(self._authenticate(self._authenticator, method, target, body)
+                                   if self._authenticator is not None else ())]
+        if self.kind == "anthropic" and not any(name == "anthropic-version" for name, _ in found):
+            found.append(("anthropic-version", ANTHROPIC_VERSION))
+        return found
 
     def redact(self, failed: UpstreamFailed) -> UpstreamFailed:
         """The failure without this upstream's secrets."""
@@ -387,6 +399,16 @@ class HttpStream:
             self._response.release()
         else:
             self._response.close()
+
+
+async def count_locally(call: Call, reported: UpstreamCount | None = None) -> "CountedAnswer":
+    """The answer to a request for a token count; a long prompt is counted in a thread. Raises Rejected."""
+    counting, request = call.counting, call.request
+    if counting is None:
+        raise Rejected(f"{request.api.value} requests are not counted here.", code="unsupported_api", param="model")
+    if len(request.body) > MAX_COUNTED_BYTES:
+        return CountedAnswer(await asyncio.get_running_loop().run_in_executor(_READER, counting.answer, request, reported))
+    return CountedAnswer(counting.answer(request, reported))
 
 
 class CountedAnswer:

@@ -13,8 +13,10 @@ from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.errors import Fault, Rejected, UpstreamFailed
 from stayfast.core.types import AnswerSummary, Api, Chunk, Request
+from stayfast.policy.context.schema_size import least_tokens
 from stayfast.upstreams.base import AnswerStream, Call, Upstream
 from stayfast.wire.dialect import parse_object
+from stayfast.wire.output_limit import find_output_schema, short_limit
 
 Address = tuple[str, int]
 RESTART_TAKES_S = 1.0
@@ -68,6 +70,7 @@ class LocalUpstream:
         if not self._calls_tools and requires_tool_call(call.request):
             raise Rejected("tool_choice: this embedded model does not support tools. Use auto or none, or another model.",
                            code="unsupported_value", param="tool_choice")
+        _check_schema(call.request)
         connect_by = Deadline(call.deadline.end_of_wait(call.connect_s, self._clock.now()))
         if not self._engine.is_ready:
             await self._wait(connect_by)
@@ -132,6 +135,15 @@ class _LocalStream:
 
     def close(self) -> None:
         self._stream.close()
+
+
+def _check_schema(request: Request) -> None:
+    """Raise Rejected for a schema to which no answer within the output limit can be valid."""
+    limit = request.max_output_tokens
+    if not limit or (schema := find_output_schema(request)) is None:
+        return
+    if limit < (n_least := least_tokens(schema)):
+        raise short_limit(request, limit, n_least)
 
 
 def requires_tool_call(request: Request) -> bool:

@@ -13,12 +13,12 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected
 from stayfast.core.steps import TurnSnapshot
-from stayfast.core.types import AnswerSummary, Api, Chunk, Usage
+from stayfast.core.types import COUNT_APIS, AnswerSummary, Api, Chunk, Usage
 from stayfast.upstreams.base import AnswerStream, Call
-from stayfast.upstreams.dialect import EMPTY_CHUNK, CountedAnswer
+from stayfast.upstreams.dialect import EMPTY_CHUNK, count_locally
 from stayfast.wire.request_body import can_translate
 from stayfast.wire.transcode import Transcoder, make_transcoder
-from stayfast.wire.usage import count_tokens_answer, estimate_input_tokens_high, estimate_text_tokens_high
+from stayfast.wire.usage import estimate_input_tokens_high, estimate_text_tokens_high
 
 
 class TurnPiece(msgspec.Struct, frozen=True, gc=False):
@@ -59,13 +59,13 @@ class TurnUpstream:
 
     def can_serve(self, api: Api) -> bool:
         """Whether the answer of this API is text, or a token count."""
-        return api is Api.COUNT_TOKENS or can_translate(api, Api.CHAT)
+        return api in COUNT_APIS or can_translate(api, Api.CHAT)
 
     async def open(self, call: Call) -> AnswerStream:
         """Start the turn; returns before its first piece. Raises Rejected."""
         request = call.request
-        if request.api is Api.COUNT_TOKENS:
-            return CountedAnswer(count_tokens_answer(request))
+        if request.api in COUNT_APIS:
+            return await count_locally(call)
         if request.n_choices != 1:
             raise Rejected("A turn gives one answer to one prompt.", code="unsupported_value",
                            param="prompt" if request.api is Api.COMPLETIONS else "n")

@@ -21,6 +21,9 @@ TIMEOUT_HEADERS = frozenset((*_TIMEOUT_UNITS_S, _GRPC_TIMEOUT_HEADER))
 _GRPC_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _GRPC_UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _MAX_TIMEOUT_S = 86_400.0
+START_WITHIN = b"x-stayfast-start-within"
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)?")
+_UNITS_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def parse_client_timeout_s(fields: Mapping[bytes, bytes]) -> float | None:
@@ -43,6 +46,16 @@ def parse_client_timeout_s(fields: Mapping[bytes, bytes]) -> float | None:
             raise _bad_timeout(_GRPC_TIMEOUT_HEADER, "digits and a unit of H, M, S, m, u or n, and more than 0")
         least_s = seconds if least_s is None else min(seconds, least_s)
     return least_s
+
+
+def parse_start_within_s(value: str, name: str) -> float:
+    """The client's time to the first token, in seconds: `30`, `1.5s`, `500ms`, `2m`. Raises Rejected naming the field."""
+    found = _DURATION.fullmatch(value)
+    seconds = float(found[1]) * _UNITS_S[found[2] or "s"] if found is not None else 0.0
+    if not 0 < seconds <= _MAX_TIMEOUT_S:
+        raise Rejected(f"{name} must be seconds, more than 0 and at most {_MAX_TIMEOUT_S:.0f}, or a duration such as 500ms, "
+                       "30s or 2m.", code="bad_timeout", param=name)
+    return seconds
 
 
 def parse_number(value: bytes) -> float:

@@ -14,6 +14,8 @@ Problem: "OpenAI-compatible" providers refuse fields, names and ids that OpenAI 
     system_first              one system message, at the beginning     all are joined there
     no_message_names          messages have no name                    removed
     vertex_anthropic          the path names the model                 model removed, anthropic_version added
+    guided_json               vLLM before structured outputs           schema of response_format moves to guided_json
+    compact_json              JSON is padded with blanks               schema: an LLGuidance grammar without them
     odd_usage                 usage in a choice or in x_groq           read there (wire.transcode)
     daily_requests            rate headers count a day's requests      read as such (wire.rate_headers)
 
@@ -34,6 +36,7 @@ from msgspec import Raw
 
 from stayfast.core.conversation import RawObject
 from stayfast.core.types import Api
+from stayfast.wire.compact_grammar import write_compact_grammar, write_guided_json
 
 
 class Quirk(StrEnum):
@@ -51,6 +54,8 @@ class Quirk(StrEnum):
     SYSTEM_FIRST = "system_first"
     NO_MESSAGE_NAMES = "no_message_names"
     VERTEX_ANTHROPIC = "vertex_anthropic"
+    GUIDED_JSON = "guided_json"
+    COMPACT_JSON = "compact_json"
     ODD_USAGE = "odd_usage"
     DAILY_REQUESTS = "daily_requests"
 
@@ -170,6 +175,8 @@ _CHANGES: Final[tuple[tuple[Quirk, bytes, Change], ...]] = (
     (Quirk.RANDOM_SEED, b'"seed"', _rename("seed", "random_seed", wins=False)),
     (Quirk.TOOL_ID_9, b'"tool_call', _with_messages(_shorten_ids)),
     (Quirk.JSON_WORD, b'"json_object"', _name_json),
+    (Quirk.GUIDED_JSON, b'"response_format"', write_guided_json),
+    (Quirk.COMPACT_JSON, b'"response_format"', write_compact_grammar),
     (Quirk.NO_DEVELOPER_ROLE, b'"developer"', _with_messages(_rename_developer)),
     (Quirk.SYSTEM_FIRST, b'"role"', _with_messages(_join_system)),
     (Quirk.NO_MESSAGE_NAMES, b'"name"', _with_messages(_remove_names)),

@@ -25,12 +25,14 @@ from stayfast.core.errors import Rejected
 from stayfast.core.events import RequestParams
 from stayfast.core.types import Api, CacheControl, Request
 from stayfast.wire.chat import request as chat
+from stayfast.wire.client_headers import parse_start_within_s
 from stayfast.wire.converse import request as converse
 from stayfast.wire.dialect import MAX_NUMBER, has_value, missing_field, require, untranslatable_field
 from stayfast.wire.gemini import request as gemini
 from stayfast.wire.gemini.embeddings import encode_embeddings
 from stayfast.wire.messages import request as messages
 from stayfast.wire.responses import request as responses
+from stayfast.wire.token_counts import TokenizeRequest
 
 T = TypeVar("T")
 
@@ -46,6 +48,7 @@ _CHAT_PARTS: Final = {"text": ("text",), "image_url": ("image_url",)}
 _BLOCKS: Final = {"text": ("text",), "tool_use": ("id", "name"), "tool_result": ("tool_use_id",)}
 _STAYFAST_MEMBER: Final = b'"stayfast"'
 _CACHE_MEMBER: Final = b'"cache"'
+_START_MEMBER: Final = b'"start_within"'
 _OBJECT: Final = msgspec.json.Decoder(RawObject)
 _ENCODER: Final = msgspec.json.Encoder()
 _PARAMS: Final = msgspec.json.Decoder(RequestParams)
@@ -77,7 +80,7 @@ _DEFAULT: Final = DecodeLimits()
 def decode(api: Api, body: bytes, limits: DecodeLimits = _DEFAULT) -> Request:
     """Validate `body`. Raises Rejected (400) with the path of the offending field as `param`."""
     check_json_bounds(body, limits.max_depth)
-    if body.find(_STAYFAST_MEMBER) >= 0 or body.find(_CACHE_MEMBER) >= 0:  # twice as fast as `in`
+    if body.find(_STAYFAST_MEMBER) >= 0 or body.find(_CACHE_MEMBER) >= 0 or body.find(_START_MEMBER) >= 0:
         return _decode_extended(api, body)
     return _DECODERS[api](body)
 
@@ -186,10 +189,12 @@ class StayfastMember(Struct, forbid_unknown_fields=True, gc=False):
 
 
 def _decode_extended(api: Api, body: bytes) -> Request:
-    """Decode a body with a `stayfast` or LiteLLM `cache` member, and remove these from it."""
+    """Decode a body with a `stayfast`, `start_within` or LiteLLM `cache` member, and remove these from it."""
     fields = decode_typed(_OBJECT, body)
+    n_fields = len(fields)
     extension, litellm_cache = fields.pop("stayfast", None), _pop_litellm_cache(fields)
-    if extension is None and litellm_cache is None:
+    within_s = _pop_start_within_s(fields)
+    if len(fields) == n_fields:
         return _DECODERS[api](body)
     options = decode_typed(_EXTENSION, bytes(extension), "stayfast") if extension is not None else None
     request = _DECODERS[api](_ENCODER.encode(fields))
@@ -198,8 +203,17 @@ def _decode_extended(api: Api, body: bytes) -> Request:
         raise Rejected("cache and stayfast.cache set the same options: send one of them.", code="two_caches", param="cache")
     patience_s = options.deadline_ms / 1e3 if options is not None and options.deadline_ms is not None else None
     directives = own_cache if own_cache is not None else litellm_cache
-    return msgspec.structs.replace(request, client_timeout_s=patience_s,
+    return msgspec.structs.replace(request, client_timeout_s=patience_s, start_within_s=within_s,
                                    cache=directives.to_cache_control() if directives is not None else None)
+
+
+def _pop_start_within_s(fields: RawObject) -> float | None:
+    """Remove the time to the first token: a number of seconds, or a text with a unit. Raises Rejected."""
+    raw = bytes(fields.pop("start_within", b"null"))
+    if raw == b"null":
+        return None
+    text = raw.decode()
+    return parse_start_within_s(text[1:-1] if text.startswith('"') else text, "start_within")
 
 
 def _pop_litellm_cache(fields: RawObject) -> LiteLlmCache | None:
@@ -282,6 +296,22 @@ def _decode_count_tokens(body: bytes) -> Request:
     return Request(Api.COUNT_TOKENS, parsed.model, False, body)
 
 
+def _decode_input_tokens(body: bytes) -> Request:
+    return Request(Api.INPUT_TOKENS, decode_typed(responses.INPUT_TOKENS_DECODER, body).model, False, body)
+
+
+def _decode_tokenize(body: bytes) -> Request:
+    parsed = decode_typed(_TOKENIZE, body)
+    if parsed.messages is not None:
+        if parsed.prompt is not None:
+            raise Rejected("prompt and messages exclude each other: send one of them.", code="invalid_type", param="prompt")
+        _check_parts(decode_typed(chat.CHAT_DECODER, body, expected=_ROLES).messages, _CHAT_PARTS)
+    elif parsed.prompt is None:
+        raise missing_field("messages")
+    return Request(Api.TOKENIZE, parsed.model, False, body)
+
+
+_TOKENIZE: Final = msgspec.json.Decoder(TokenizeRequest)
 _EXTENSION: Final = msgspec.json.Decoder(StayfastMember | None)
 _LITELLM_CACHE: Final = msgspec.json.Decoder(LiteLlmCache | None)
 _LITELLM_FIELDS: Final = frozenset(field.encode_name for field in msgspec.structs.fields(LiteLlmCache))
@@ -292,6 +322,8 @@ _DECODERS: Final[dict[Api, Callable[[bytes], Request]]] = {
     Api.RESPONSES: _decode_responses,
     Api.MESSAGES: _decode_messages,
     Api.COUNT_TOKENS: _decode_count_tokens,
+    Api.INPUT_TOKENS: _decode_input_tokens,
+    Api.TOKENIZE: _decode_tokenize,
 }
 
 

@@ -20,7 +20,7 @@ _TERMINAL_EVENTS: Final = (b'"response.completed"', b'"response.incomplete"', b'
 
 
 class StreamReport(Struct, frozen=True, omit_defaults=True, gc=False):
-    """How one stream was made. Durations in milliseconds; `degraded`: fallback, stale, template or partial."""
+    """How one stream was made. Durations in milliseconds; `degraded`: fallback, stale, template, partial or capped."""
 
     request_id: str
     upstream: str

@@ -1,11 +1,11 @@
-"""Decodes whole answers that pass in their own dialect only: embeddings and token counts of OpenAI and Anthropic."""
+"""Decodes whole answers that pass in their own dialect only: embeddings and token counts."""
 
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw, Struct
 
-from stayfast.core.types import AnswerSummary, Api
+from stayfast.core.types import COUNT_APIS, AnswerSummary, Api
 from stayfast.wire import usage
 from stayfast.wire.dialect import BodyDecoder, parse_object
 
@@ -27,15 +27,16 @@ class Embeddings(Struct, gc=False):
 
 class CountAnswer(Struct, gc=False):
     input_tokens: int | None = None
+    count: int | None = None  # vLLM's name of it
     error: Any = None
 
 
 _DECODERS: Final[dict[Api, "msgspec.json.Decoder[Embeddings | CountAnswer]"]] = {
-    Api.EMBEDDINGS: msgspec.json.Decoder(Embeddings), Api.COUNT_TOKENS: msgspec.json.Decoder(CountAnswer)}
+    Api.EMBEDDINGS: msgspec.json.Decoder(Embeddings), **dict.fromkeys(COUNT_APIS, msgspec.json.Decoder(CountAnswer))}
 
 
 class UntranslatedDecoder(BodyDecoder):
-    """Decodes one embeddings or count_tokens answer."""
+    """Decodes one embeddings or count answer."""
 
     __slots__ = ("_api",)
 
@@ -52,6 +53,7 @@ class UntranslatedDecoder(BodyDecoder):
             return self.fail_in_band(parse_object(body))
         if isinstance(parsed, Embeddings):
             self.summary.usage = usage.parse_openai_usage(parsed.usage)
-        if (parsed.data if isinstance(parsed, Embeddings) else parsed.input_tokens) is None:
+        if (parsed.data if isinstance(parsed, Embeddings) else parsed.input_tokens if parsed.count is None else parsed.count
+                ) is None:
             return self.fail_malformed("an answer without its content")
         return self._complete(self.summary.usage)

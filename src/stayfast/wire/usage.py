@@ -184,9 +184,10 @@ _SKIPPED: Final = ("type", "role", "cache_control")
 
 PROMPT_FIELDS: Final = {  # the member of a body that holds the prompt
     Api.CHAT: "messages", Api.COMPLETIONS: "prompt", Api.EMBEDDINGS: "input", Api.RESPONSES: "input",
-    Api.MESSAGES: "messages", Api.COUNT_TOKENS: "messages",
+    Api.MESSAGES: "messages", Api.COUNT_TOKENS: "messages", Api.INPUT_TOKENS: "input", Api.TOKENIZE: "messages",
 }
 _INSTRUCTIONS: Final = ("system", "instructions")
+_TEXT: Final = "prompt"  # of tokenize, instead of messages
 _TOOLS: Final = ("tools", "functions")  # counted with field names and brackets, because the model reads those too
 
 
@@ -230,7 +231,7 @@ def estimate_input_tokens_high(request: Request) -> int:
     value = _parse_member(body, PROMPT_FIELDS[request.api])
     n_messages = len(value) if isinstance(value, list) and value and isinstance(value[0], dict) else 0
     n_tool_tokens = sum(estimate_text_tokens_high(bytes(body[name])) for name in _TOOLS if name in body)
-    instructions = [_parse_member(body, name) for name in _INSTRUCTIONS]
+    instructions = [_parse_member(body, name) for name in (*_INSTRUCTIONS, _TEXT)[:3 if request.api is Api.TOKENIZE else 2]]
     return ceil(_sum_tokens([value, *instructions],
                             estimate_text_tokens_high) + n_tool_tokens) + TOKENS_PER_MESSAGE * n_messages
 
@@ -256,12 +257,3 @@ def _sum_tokens(value: Any, tokens_of: Callable[[bytes], float]) -> float:
             return TOKENS_PER_IMAGE
         return sum(_sum_tokens(item, tokens_of) for key, item in value.items() if key not in _SKIPPED)
     return 1 if isinstance(value, int | float) and not isinstance(value, bool) else 0
-
-
-def count_tokens_answer(request: Request) -> bytes:
-    """The body of an answer to /v1/messages/count_tokens, marked as an estimate. Raises Rejected."""
-    body = _OBJECT.decode(request.body)
-    messages = _parse_member(body, "messages") or []
-    other_parts = [_parse_member(body, "system"), _parse_member(body, "tools")]
-    n_tokens = estimate_tokens([messages, *other_parts]) + TOKENS_PER_MESSAGE * len(messages)
-    return msgspec.json.encode({"input_tokens": n_tokens, ESTIMATED_MEMBER: True})

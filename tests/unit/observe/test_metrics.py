@@ -123,6 +123,12 @@ def test_stage_overruns_and_degraded_answers_are_counted() -> None:
     assert counted(metrics, known.DEGRADED) == {("m", "fallback"): 1}
 
 
+def test_answers_that_a_limit_ended_are_counted_by_its_owner() -> None:
+    metrics = counting(done(cut_by="client"), done(cut_by="deadline", degraded="capped"), done())
+    assert counted(metrics, known.CUT_ANSWERS) == {("m", "client"): 1, ("m", "deadline"): 1}
+    assert counted(metrics, known.DEGRADED) == {("m", "capped"): 1}
+
+
 def test_connections_gaps_and_lag() -> None:
     """Handshakes paid and saved; every gap of a batch; the loop's lateness."""
     metrics = counting(ConnectionOpened("u", 0.01, "1.1", tls=True, tls_resumed=True), ConnectionOpened("u", 0.01, "2"),

@@ -77,6 +77,13 @@ def test_failed_connection_address_is_for_admins_only() -> None:
     assert without_details(SLOW_RETRIED_REQUEST) is SLOW_RETRIED_REQUEST
 
 
+@pytest.mark.parametrize(("cut_by", "words"), [
+    ("client", "the client's"), ("deadline", "the tokens that fitted into the time left"),
+    ("default", "the route's default")])
+def test_explanation_names_the_limit_that_ended_the_answer(cut_by: str, words: str) -> None:
+    assert of(done(cut_by=cut_by)).verdict[1] == f"The answer ended at its length limit: {words}."
+
+
 def test_notes_are_not_capitalized() -> None:
     """Many begin with the name of an upstream, and names are not ours to change."""
     notes = ("dead stands behind: its breaker is open", "retried at v: 503 from dead, extra attempts 0.0 %, limit 10 %")

@@ -84,3 +84,13 @@ def test_dearest_any_model_lists_each_price() -> None:
     """Names with a price of their own have theirs; all others what `*` costs."""
     found = highest_prices([({"a": Price(1, 1), "*": Price(2, 2)}, None), ({"b": Price(9, 9)}, None)], "*")
     assert found == {"a": Price(1, 1), "b": Price(9, 9), "*": Price(2, 2)}
+
+
+def test_tier_factor_of_the_served_tier_multiplies_all_prices() -> None:
+    price = Price(1.0, 2.0, batch_factor=0.5, tier_factors={"fast": 2.0, "flex": 0.4})
+    usages = {tier: Usage(1_000_000, 1_000_000, tier=tier) for tier in ("", "default", "priority", "flex", "batch")}
+    assert {tier: price.cost_usd(usage) for tier, usage in usages.items()} == pytest.approx(
+        {"": 3.0, "default": 3.0, "priority": 6.0, "flex": 1.2, "batch": 1.2})
+    assert (price.highest_input_per_mtok, price.highest_output_per_mtok) == (2.0, 4.0)
+    with pytest.raises(ValueError, match=r"^tier_factors "):
+        Price(1.0, 2.0, tier_factors={"rapid": 2.0})

@@ -207,6 +207,8 @@ _MINIMAL: dict[Api, Json] = {
     Api.MESSAGES: {"max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]},
     Api.EMBEDDINGS: {"input": "hi"},
     Api.COUNT_TOKENS: {"messages": [{"role": "user", "content": "hi"}]},
+    Api.INPUT_TOKENS: {"input": "hi"},
+    Api.TOKENIZE: {"prompt": "hi"},
 }
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from stayfast.core.errors import Rejected, UpstreamFailed
-from stayfast.core.types import CLIENT_APIS, Api, Request
+from stayfast.core.types import CLIENT_APIS, COUNT_APIS, Api, Request
 from stayfast.pipeline.admission.tenants import Tenant
+from stayfast.pipeline.context.count_answers import UNLEARNED_COUNTS
 from stayfast.policy.admission.overload import TenantConfig
 from stayfast.policy.admission.price import Price
 from stayfast.policy.admission.priority import Points
@@ -19,7 +20,7 @@ from stayfast.wire import canonical, prompt
 from stayfast.wire.errors import failure_of_response
 from stayfast.wire.request_body import can_translate, decode, encode, parse_conversation
 from stayfast.wire.transcode import make_transcoder
-from stayfast.wire.usage import count_tokens_answer, estimate_input_tokens_high
+from stayfast.wire.usage import estimate_input_tokens_high
 from tests.unit.wire.full_requests import FULL
 from tests.unit.wire.recorded import STREAMS, body, request
 from tests.unit.wire.whole_answers import ANSWERS
@@ -31,6 +32,8 @@ ALL_FIELDS: dict[Api, dict[str, Any]] = {
     Api.COMPLETIONS: {"prompt": "a", "max_tokens": 1, "n": 1, "best_of": 1, "logprobs": 1, "seed": 1},
     Api.EMBEDDINGS: {"input": [[1]], "dimensions": 1},
     Api.COUNT_TOKENS: {"messages": [{"role": "user", "content": "a"}], "thinking": {"type": "enabled", "budget_tokens": 1}},
+    Api.INPUT_TOKENS: FULL[Api.RESPONSES],
+    Api.TOKENIZE: {"messages": [{"role": "user", "content": "a"}], "add_special_tokens": True},
 }
 ALL_FIELDS[Api.CHAT] = FULL[Api.CHAT] | {
     "max_tokens": 1, "n": 1, "seed": 1, "top_k": 1, "top_logprobs": 1, "presence_penalty": 1, "frequency_penalty": 1,
@@ -81,7 +84,9 @@ def use(asked: Request) -> None:
                 encode(asked, to, "up", stream=False)
     with suppress(Rejected):
         parse_conversation(asked)
-    (count_tokens_answer if asked.api is Api.COUNT_TOKENS else estimate_input_tokens_high)(asked)
+    estimate_input_tokens_high(asked)
+    if asked.api in COUNT_APIS:
+        UNLEARNED_COUNTS.answer(asked)
 
 
 def refusal(api: Api, raw: bytes) -> Rejected | None:

@@ -10,7 +10,7 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
 from stayfast.core.errors import UpstreamFailed
-from stayfast.core.types import CLIENT_APIS, AnswerSummary, Api, Chunk, Usage
+from stayfast.core.types import CLIENT_APIS, COUNT_APIS, AnswerSummary, Api, Chunk, Usage
 from stayfast.wire.transcode import make_transcoder
 from tests.unit.wire.recorded import MESSAGE_ITEM, Json, request, response
 from tests.unit.wire.whole_answers import ANSWERS, CHAT, MESSAGE
@@ -35,7 +35,7 @@ def test_whole_own_dialect_passes_verbatim(api: Api) -> None:
     got, summary = answer(api, api, body)
     assert got == body
     assert (summary.is_complete, summary.failure, summary.n_content) == (True, None, 1)
-    assert (summary.usage is None) is (api is Api.COUNT_TOKENS)
+    assert (summary.usage is None) is (api in COUNT_APIS)
 
 
 def test_whole_chat_answer_in_other_dialects() -> None:

@@ -28,4 +28,6 @@ ANSWERS: dict[Api, Json] = {
     Api.EMBEDDINGS: {"object": "list", "model": "m", "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}],
                      "usage": {"prompt_tokens": 3, "total_tokens": 3}},
     Api.COUNT_TOKENS: {"input_tokens": 12},
+    Api.INPUT_TOKENS: {"object": "response.input_tokens", "input_tokens": 12},
+    Api.TOKENIZE: {"count": 2, "max_model_len": 4096, "tokens": [9906, 1917]},
 }

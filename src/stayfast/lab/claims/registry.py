@@ -8,6 +8,7 @@ from stayfast.lab.claims.budget import BudgetClaim
 from stayfast.lab.claims.budget_overhead import BudgetOverhead
 from stayfast.lab.claims.cache_lookup_cost import CacheLookupCost
 from stayfast.lab.claims.cancel import Cancel
+from stayfast.lab.claims.caps import CapsClaim
 from stayfast.lab.claims.coalesce import Coalesce
 from stayfast.lab.claims.deadline import DEADLINE
 from stayfast.lab.claims.doctor import DoctorClaim
@@ -46,7 +47,7 @@ def claims() -> dict[str, Claim]:
     found: tuple[Claim, ...] = (TruthClaim(), Overhead(), Cancel(), BudgetClaim(), Tail(), Mixed(), Hangs(), HedgeClaim(),
                                 SilentClaim(), Noisy(),
                                 Overload(), QUOTA,
-                                FleetClaim(), FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), LANES_CLAIM,
+                                FleetClaim(), FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), CapsClaim(), LANES_CLAIM,
                                 Stragglers(),
                                 Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TiersClaim(),
                                 TableClaim(),

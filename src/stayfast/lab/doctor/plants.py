@@ -7,6 +7,7 @@ from stayfast.lab.doctor import (
     load_plants,
     machine_plants,
     prompt_plants,
+    prompt_version_plants,
     tenant_plants,
     upstream_plants,
     wait_plants,
@@ -15,7 +16,8 @@ from stayfast.lab.doctor.scene import Plant
 
 PLANTS: tuple[Plant, ...] = (
     *latency_plants.PLANTS, *wait_plants.PLANTS, *upstream_plants.PLANTS, *load_plants.PLANTS, *prompt_plants.PLANTS,
-    *cache_plants.PLANTS, *engine_plants.PLANTS, *machine_plants.PLANTS, *tenant_plants.PLANTS)
+    *prompt_version_plants.PLANTS, *cache_plants.PLANTS, *engine_plants.PLANTS, *machine_plants.PLANTS,
+    *tenant_plants.PLANTS)
 
 
 def faults() -> list[Plant]:

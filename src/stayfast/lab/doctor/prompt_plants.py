@@ -77,7 +77,7 @@ def _cold_engine(scene: Scene, hit: float) -> Scene:
 
 
 USER = (200.0, 0.4)
-COLD = frozenset({"prompt.cache_rarely_read"})
+COLD, MOVES = frozenset({"prompt.cache_rarely_read"}), frozenset({"prompt.moving_part"})
 DOCUMENTS = (6000.0, 0.4)
 PLANTS = (
     Plant("conversations of thirty turns", "prompt.history_growth", True,
@@ -89,7 +89,7 @@ PLANTS = (
     Plant("cached system prompt of 2,000 tokens", "prompt.long_system", False,
           lambda scene: _send(scene, instructed(2000, USER), is_cached=True), touches=PROMPTS),
     Plant("a dozen tools", "prompt.tools_dominate", True,
-          lambda scene: _send(scene, instructed(20, USER), body=tool_body(12)), COLD, PROMPTS),
+          lambda scene: _send(scene, instructed(20, USER), body=tool_body(12)), COLD | {"prompt.tools_unused"}, PROMPTS),
     Plant("one tool", "prompt.tools_dominate", False,
           lambda scene: _send(scene, instructed(20, USER), body=tool_body(1)), touches=PROMPTS),
     Plant("documents that the first token waits for", "prompt.retrieval_dominates", True,
@@ -105,7 +105,7 @@ PLANTS = (
     Plant("short stable prompts", "prompt.cache_rarely_read", False,
           lambda scene: _send(scene, instructed(500, (80.0, 0.3))), touches=PROMPTS),
     Plant("system prompt that begins with a number", "prompt.prefix_differs", True,
-          lambda scene: _send(scene, instructed(2500, USER, is_moving=True), is_cached=True), touches=PROMPTS),
+          lambda scene: _send(scene, instructed(2500, USER, is_moving=True), is_cached=True), MOVES, PROMPTS),
     Plant("twenty applications with stable prompts", "prompt.prefix_differs", False,
           lambda scene: _send(scene, instructed(2500, USER, n_applications=20), is_cached=True), touches=PROMPTS),
     Plant("instructions that begin with an id", "prompt.moving_prefix", True, lambda scene: _marked(scene, is_moving=True),
@@ -113,7 +113,7 @@ PLANTS = (
     Plant("stable instructions that are marked", "prompt.moving_prefix", False,
           lambda scene: _marked(scene, is_moving=False), touches=PROMPTS),
     Plant("release with a number in its system prompt", "prompt.cache_dropped", True,
-          lambda scene: _released(scene, is_moving=True), frozenset({"prompt.prefix_differs"}),
+          lambda scene: _released(scene, is_moving=True), frozenset({"prompt.prefix_differs"}) | MOVES,
           PROMPTS | frozenset({"seconds"})),
     Plant("release with a stable system prompt", "prompt.cache_dropped", False,
           lambda scene: _released(scene, is_moving=False), touches=PROMPTS | frozenset({"seconds"})),

@@ -60,6 +60,8 @@ PATHS = {
     "/v1/embeddings": Api.EMBEDDINGS,
     "/v1/messages": Api.MESSAGES,
     "/v1/messages/count_tokens": Api.COUNT_TOKENS,
+    "/v1/responses/input_tokens": Api.INPUT_TOKENS,
+    "/tokenize": Api.TOKENIZE,
 }
 _JSON = (("content-type", "application/json"),)
 _TEXT = (("content-type", "text/plain; version=0.0.4; charset=utf-8"),)

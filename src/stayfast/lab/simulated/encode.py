@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from stayfast.core.types import Api, Request, Usage
+from stayfast.core.types import COUNT_APIS, Api, Request, Usage
 from stayfast.lab.simulated.faults import Form
 from stayfast.lab.simulated.filler_text import make_words, split_tokens, word_bytes
 from stayfast.lab.simulated.request import SimulatedRequest
@@ -35,6 +35,7 @@ from stayfast.wire.messages.stream_decoder import MessagesCollector
 from stayfast.wire.messages.stream_encoder import MessagesEncoder
 from stayfast.wire.responses.stream_decoder import ResponsesCollector
 from stayfast.wire.responses.stream_encoder import ResponsesEncoder
+from stayfast.wire.token_counts import UpstreamCount, encode_count_answer
 
 Json = dict[str, Any]
 
@@ -255,8 +256,8 @@ def encode_whole_body(request: SimulatedRequest, pace: RequestPace, name: str, c
                 for index, digest in enumerate(request.inputs)]
         usage = {"prompt_tokens": request.n_prompt_tokens, "total_tokens": request.n_prompt_tokens}
         return _ENCODER.encode({"object": "list", "data": data, "model": request.model, "usage": usage})
-    if request.api is Api.COUNT_TOKENS:
-        return _ENCODER.encode({"input_tokens": request.n_prompt_tokens})
+    if request.api in COUNT_APIS:
+        return encode_count_answer(request.api, UpstreamCount(request.n_prompt_tokens), is_estimated=False)
     n_texts = request.n_choices if request.api in (Api.CHAT, Api.COMPLETIONS) else 1
     if request.value is not None:
         texts = ["".join(split_tokens(request.value)[: pace.n_output])] * n_texts

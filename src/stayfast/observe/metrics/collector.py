@@ -281,7 +281,7 @@ class MetricsSink:
                 by_series[series_key].append(fact)
             else:
                 by_series[series_key] = [fact]
-            if outcome != "ok" or fact.over_stage is not None:
+            if outcome != "ok" or fact.over_stage is not None or fact.cut_by is not None:
                 self._count_problems(route, fact)
             if fact.cache is not None:
                 self._cache[route, fact.cache] += 1
@@ -310,6 +310,8 @@ class MetricsSink:
             count[known.SHEDS.name][route, fact.shed] += 1
         if fact.degraded is not None:
             count[known.DEGRADED.name][route, fact.degraded] += 1
+        if fact.cut_by is not None:
+            count[known.CUT_ANSWERS.name][route, fact.cut_by] += 1
         if fact.status == 499:
             count[known.CLIENT_LEFT.name][route, "before_first_token" if fact.ttft_s is None else "mid_answer"] += 1
             return

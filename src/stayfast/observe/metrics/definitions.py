@@ -49,7 +49,8 @@ REFUSED = _counter("refused", "Requests refused before routing.", "status", "cod
 CLIENT_LEFT = _counter("client_left", "Clients that disconnected before the end.", "route", "phase")
 DEADLINE_EXCEEDED = _counter("deadline_exceeded", "Requests ended by a time limit, by stage.", "route", "stage", "limit")
 STAGE_OVERRUNS = _counter("stage_overruns", "Requests by the first stage that exceeded its allowance.", "route", "stage")
-DEGRADED = _counter("degraded", "Requests answered by fallback, a smaller tier, stale, template or part.", "route", "kind")
+DEGRADED = _counter("degraded", "Requests answered by fallback, smaller tier, stale, template or a part.", "route", "kind")
+CUT_ANSWERS = _counter("cut_answers", "Answers that an output limit ended, by whose it was.", "route", "by")
 ATTEMPTS = _counter("attempts", "Calls to upstreams by outcome, fault and error status.", "route", "upstream", "outcome",
                     "fault", "status")
 RETRIES = _counter("retries", "Calls to upstreams after the first one of a request.", *_WHERE)
@@ -82,6 +83,11 @@ PREFIX_CACHE = _counter("prefix_cache_requests", "Answers on routes with `prefix
                         "result")
 PREFIX_CACHE_TOKENS = _counter("prefix_cache_tokens", "Their input tokens: read, written or plain.", *_WHERE, "kind")
 PREFIX_WAITS = _counter("prefix_waits", "Requests that waited for another to fill the provider's cache.", "route")
+HISTORY_REQUESTS = _counter("history_requests", "Requests with a long history: sent raw, summarized or trimmed.", "route",
+                            "result")
+HISTORY_SUMMARIES = _counter("history_summaries", "Summaries of conversations by result.", "route", "result")
+HISTORY_RULES = _counter("history_violations", "Rules that refused summaries broke.", "route", "rule")
+HISTORY_SAVED_TOKENS = _counter("history_saved_tokens", "Tokens of turns that were not sent (estimated).", "route")
 STORE = _counter("cache_store_requests", "Operations on shared stores, by result.", "store", "op", "result")
 SEMANTIC = _counter("semantic_requests", "Semantic lookups by result, and audits.", "route", "result")
 SEMANTIC_JUDGED = _counter("semantic_judged", "Comparisons of answers by a model, by result.", "route", "result")
@@ -199,12 +205,13 @@ TIER_PROVEN = _gauge("tier_proven", "Tenants for which it is proven that a small
 BUILD_INFO = _gauge("build_info", "1; version in the labels.", "version", "python")
 
 FAMILIES = (
-    REQUESTS, REFUSED, CLIENT_LEFT, DEADLINE_EXCEEDED, STAGE_OVERRUNS, DEGRADED, ATTEMPTS, RETRIES, RETRIES_WITHHELD,
-    EJECTIONS, HEDGES, RESCUES, STALLS, TRUNCATED, TOKENS, COST, UNPRICED, OPENED, REUSED, ENGINE_STATES,
+    REQUESTS, REFUSED, CLIENT_LEFT, DEADLINE_EXCEEDED, STAGE_OVERRUNS, DEGRADED, CUT_ANSWERS, ATTEMPTS, RETRIES,
+    RETRIES_WITHHELD, EJECTIONS, HEDGES, RESCUES, STALLS, TRUNCATED, TOKENS, COST, UNPRICED, OPENED, REUSED, ENGINE_STATES,
     CREDENTIAL_RENEWALS, SHEDS, CACHE,
     CACHE_SAVED_S, CACHE_SAVED_USD, CACHE_REFRESHES, AFFINITY, TIER_REQUESTS, TIER_ANSWERS,
     PREFIX_TOKENS, PREFIX_CACHE, PREFIX_CACHE_TOKENS,
-    PREFIX_WAITS, STORE, TURN_STEPS, TURN_THREADS, LOST, TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE,
+    PREFIX_WAITS, HISTORY_REQUESTS, HISTORY_SUMMARIES, HISTORY_RULES, HISTORY_SAVED_TOKENS,
+    STORE, TURN_STEPS, TURN_THREADS, LOST, TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE,
     STEP_SECONDS, HANDSHAKE,
     STORE_SECONDS, LOOP_LAG, IN_FLIGHT, QUEUE_DEPTH, LIMIT, BREAKER_STATE, EJECTED, PREDICTOR_ERROR, RETRY_BUDGET,
     CREDENTIAL_MISSING,

@@ -8,6 +8,7 @@ from stayfast.core.findings import Finding
 from stayfast.core.snapshot import FleetRow
 from stayfast.observe.snapshot.parts import Counts, SeriesKey, TrafficPart
 from stayfast.observe.snapshot.probes import ProbePart
+from stayfast.observe.snapshot.prompt_versions import PromptVersionPart
 from stayfast.observe.snapshot.traffic import ClosedSlot, LiveSeries
 from stayfast.policy.resilience.breaker import OPENED_ELSEWHERE
 
@@ -57,6 +58,7 @@ class WorkerPart(msgspec.Struct, omit_defaults=True):
     probes: ProbePart | None = None
     reported: list[Finding] = []
     fleet: list[FleetRow] = []  # from the worker that speaks for the gateway
+    versions: list[PromptVersionPart] = []  # of system prompts
 
 
 class MergedLive:

@@ -30,6 +30,7 @@ PAYMENT_REQUIRED, FORBIDDEN, NOT_FOUND, TOO_MANY = 402, 403, 404, 429
 OF_THE_REQUEST_TOO = (PAYMENT_REQUIRED, FORBIDDEN)  # or the request's fault: too many tokens, a moderated prompt
 REPEATS = "x-stainless-retry-count"
 FIRST, HEDGE, RETRY, FALLBACK, RESCUE = "first", "hedge", "retry", "fallback", "rescue"  # why an attempt is made
+COUNTS = "(counts)"  # the model of requests for token counts in baselines: they take no time of the model
 ESCALATION = "escalation"  # the answer of a smaller tier was not enough
 MAX_WORD = 64  # characters of an upstream's word in events
 
@@ -73,7 +74,7 @@ class Attempt:
         if aim is not None and aim.blocks:
             n_bytes -= aim.note_sent(member.upstream.name, self.began_at)
         n_tokens = n_bytes // BYTES_A_TOKEN
-        norm = member.baselines.baseline_for(call.model, n_tokens, not is_incremental)
+        norm = member.baselines.baseline_for(call.model if call.counting is None else COUNTS, n_tokens, not is_incremental)
         predictors = member.predictors
         self._guess = None
         if predictors is not None and is_incremental:
@@ -95,6 +96,11 @@ class Attempt:
         return await self.member.upstream.open(self.call)
 
     @property
+    def price(self) -> Price | None:
+        """Of its upstream's model; None: unknown."""
+        return self._price
+
+    @property
     def name(self) -> str:
         return self.member.upstream.name
 
@@ -113,6 +119,8 @@ class Attempt:
         if self._aim is not None and stream is not None:
             self._aim.note_first_token(self.name, now - self.began_at, stream.summary, is_whole=not self.is_incremental)
         self._news = (now, stream.summary.usage if stream is not None else None)
+        if call.request.cap is not None and stream is not None:
+            stream.summary.cap = call.request.cap
         if call.request.stream:
             asyncio.get_running_loop().call_soon(self._learn)
         else:
@@ -222,15 +230,20 @@ class Attempt:
             return self.usage_so_far(reported)
         if reported is not None and reported.input_total and outcome is SUCCESS:
             call = self.call
-            self.member.baselines.prompt_tokens.learn(call.model, len(call.request.body), reported.input_total)
+            if not call.request.is_stateful:  # else it may continue a conversation that only the provider has
+                self.member.baselines.prompt_tokens.learn(self._route, call.model[:MAX_NAME], call.request.body,
+                                                          reported.input_total)
         return reported
 
     def usage_so_far(self, reported: Usage | None) -> Usage:
         """The usage of an attempt that was not read to its end: as far as reported, else estimated."""
-        call = self.call
-        known = reported or Usage(input_total=self.member.baselines.prompt_tokens.estimate(call.model,
-                                                                                           len(call.request.body)))
+        known = reported or Usage(input_total=self.estimate_input())
         return replace(known, output=max(known.output, self.n_content))
+
+    def estimate_input(self) -> int:
+        """Its input tokens, by what the upstream's usage has shown."""
+        call = self.call
+        return self.member.baselines.prompt_tokens.estimate(self._route, call.model[:MAX_NAME], call.request.body)
 
     @property
     def is_hedge(self) -> bool:

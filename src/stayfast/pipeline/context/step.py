@@ -15,7 +15,7 @@ class ContextFacts(msgspec.Struct, frozen=True, gc=False):
     route: str
     tenant: str | None
     session: bytes  # that its headers name; empty: none
-    role: str  # of a request that no client sent: refresh, audit, judge, verify, job
+    role: str  # of a request that no client sent: refresh, audit, judge, verify, summary, job
     deadline: Deadline
     note: Callable[[str], None]  # for the record: names and figures only
     degrade: Callable[[str], None]  # marks the answer in `x-stayfast-degraded`

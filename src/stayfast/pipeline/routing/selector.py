@@ -40,7 +40,9 @@ class PickConfig:
 
 
 class AttemptLearner(Protocol):
-    """Learns from the attempts at some targets."""
+    """Learns from the attempts at some targets. service_tier: that they request; empty: standard, or none."""
+
+    service_tier: str
 
     def learn(self, done: AttemptDone, n_bytes: int, *, is_incremental: bool) -> None:
         """An attempt has ended. n_bytes: of its request. is_incremental: its time to the first token is known."""

@@ -72,8 +72,16 @@ class Reply:
 
     @property
     def degraded(self) -> str | None:
-        """What was done instead of failing: fallback, stale, template or partial."""
-        return "partial" if self._stream.summary.is_cut else self._ex.record.degraded
+        """What was done instead of failing: fallback, stale, template or partial; capped: our output limit ended it."""
+        summary, degraded = self._stream.summary, self._ex.record.degraded
+        if summary.is_cut:
+            return "partial"
+        return "capped" if degraded is None and summary.cap is not None and summary.is_capped else degraded
+
+    @property
+    def may_degrade(self) -> bool:
+        """Whether it is degraded, or may be by its end."""
+        return self._stream.summary.cap is not None or self.degraded is not None
 
     @property
     def guard(self) -> str | None:
@@ -169,6 +177,8 @@ class Reply:
         self._lead = None
         if self._stream.summary.is_cut:
             self._ex.record.degrade("partial")
+        elif self._stream.summary.cap is not None:
+            self._ex.record.degrade(self.degraded)
         upstream_status = why.upstream_status if isinstance(why, UpstreamFailed) else None
         self._source.end(outcome, fault, upstream_status=upstream_status)
         self._held.release()

@@ -1,7 +1,6 @@
 """From the model that a client names to the prompt that is sent, and the targets that may answer it, best first."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from math import inf
 from random import Random
 
 from stayfast.core.clock import Clock
@@ -102,7 +101,7 @@ class Router:
         """The tiers to try, then the fallbacks. Raises Rejected if none can serve the API."""
         request, ladder, now = ex.request, route.ladder, self._clock.now()
         spare = [tier for each in route.fallback if (tier := targets_for(each, request.api))]
-        start_by = ex.arrival.accepted_at + request.start_within_s if request.start_within_s is not None else inf
+        start_by = ex.start_by
         ends_at = ex.deadline.at - ex.grace_s - (ex.reserve_s if spare else 0.0)
         aims: list[RoutingFeedback] = []
 

@@ -1,14 +1,16 @@
 """The end of a request, however it ended: one event for logs and metrics. It never fails and never awaits."""
 
 import asyncio
+from collections.abc import Mapping
 
 from stayfast.core.clock import Clock
 from stayfast.core.constants import MAX_NAME
 from stayfast.core.errors import Shed, StayfastError
 from stayfast.core.events import Renewed, RequestDone, Sink
-from stayfast.core.types import SETTLE, AnswerSummary, Api
+from stayfast.core.types import LENGTH_REASONS, SETTLE, AnswerSummary, Api, Request
 from stayfast.pipeline.attempts.attempt import MAX_WORD
 from stayfast.pipeline.exchange import Exchange, steps_timing
+from stayfast.pipeline.prompt_versions import PromptVersions, RouteVersions
 from stayfast.pipeline.request_sampler import RequestSampler
 from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.admission.response_owners import ResponseOwners
@@ -23,13 +25,16 @@ _ODD = 0x9E3779B1
 class Settle:
     """Emits one RequestDone a request, one Renewed a background refresh, and nothing for a judgement."""
 
-    __slots__ = ("_clock", "_owners", "_sampler", "_sink")
+    __slots__ = ("_clock", "_owners", "_sampler", "_sink", "_versions")
 
-    def __init__(self, clock: Clock, sink: Sink, owners: ResponseOwners | None = None) -> None:
+    def __init__(self, clock: Clock, sink: Sink, owners: ResponseOwners | None = None,
+                 versions: PromptVersions | None = None) -> None:
+        """versions: None: system prompts are not told apart."""
         self._clock = clock
         self._owners = owners
         self._sink = sink
-        self._sampler = RequestSampler(sink)
+        self._sampler = RequestSampler(sink, versions)
+        self._versions: Mapping[str | None, RouteVersions] = versions.by_route if versions is not None else {}
 
     def finish(self, ex: Exchange, why: BaseException | None, summary: AnswerSummary | None = None,
              cadence: TokenTimings | None = None, n_chunks: int = 0) -> None:
@@ -98,10 +103,23 @@ class Settle:
             is_client_retry=bool(arrival.headers) and arrival.is_sdk_retry,
             body_mark=mark_body(request.body),
             key_id=arrival.key_id,
+            cut_by=name_cut(request, summary) if finish in LENGTH_REASONS else None,
         )
         self._sink.emit(done)
         if done.ended_at >= self._sampler.due_at:
             self._sampler.note_end(ex, done)
+        elif why is None and not arrival.role and (versions := self._versions.get(ex.route)) is not None:
+            versions.count(request.body, done)
+
+
+def name_cut(request: Request, summary: AnswerSummary | None) -> str | None:
+    """Whose output limit ended the answer; upstream: nobody's, as of the model's context. None: the time ended it."""
+    if summary is None or summary.is_cut:
+        return None
+    if summary.cap is not None:
+        return summary.cap.by if summary.is_capped else "upstream"
+    own = request.max_output_tokens
+    return "client" if own is not None and summary.has_reached(own) else "upstream"
 
 
 def mark_body(body: bytes) -> int:

@@ -110,11 +110,12 @@ class TierSpeeds:
 class TierLearner:
     """Learns from the attempts at one tier."""
 
-    __slots__ = ("_speeds", "tier")
+    __slots__ = ("_speeds", "service_tier", "tier")
 
     def __init__(self, speeds: TierSpeeds, tier: RouteTier) -> None:
         self._speeds = speeds
         self.tier = tier
+        self.service_tier = "" if tier.speed == STANDARD else tier.speed
 
     def learn(self, done: AttemptDone, n_bytes: int, *, is_incremental: bool) -> None:
         """Learn from an attempt that has ended. is_incremental: its time to the first token is known."""

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from stayfast.core.types import Outcome
+from msgspec.structs import replace
+
+from stayfast.core.types import Outcome, Usage
 from stayfast.pipeline.attempts.attempt import Attempt
 from stayfast.pipeline.routing.selector import AttemptLearner
 
@@ -15,6 +17,13 @@ class TieredAttempt(Attempt):
     def __init__(self, learner: AttemptLearner, *parts: Any, **named: Any) -> None:
         super().__init__(*parts, **named)
         self.learner = learner
+
+    def _usage(self, reported: Usage | None, outcome: Outcome, *, is_estimated: bool) -> Usage | None:
+        """With the service tier of the request where the provider reports none: it is the one that is probably billed."""
+        usage = super()._usage(reported, outcome, is_estimated=is_estimated)
+        if usage is None or usage.tier or not self.learner.service_tier:
+            return usage
+        return replace(usage, tier=self.learner.service_tier)
 
     def end(self, outcome: Outcome, fault: str | None = None, **named: Any) -> None:
         """End it as `Attempt` does; only the first call counts."""

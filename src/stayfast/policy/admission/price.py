@@ -12,8 +12,8 @@ token. An answer at the tier `batch` or `flex` costs batch_factor of all that; t
 a provider may have served, and wins. Where the price is of the table of list prices
 and none is known for the tier (priority), the answer has no cost: a wrong figure is worse than none.
 Source: the providers' price lists (Anthropic: writes 1.25 and 2 times the input price, reads 0.1 times; batch 0.5).
-When wrong: a cancelled stream reports no usage. Its prompt is then estimated (policy.prompt_tokens) as uncached, and each
-content event counts as one token. Discounts, and prices by time of day, are not known.
+When wrong: a cancelled stream reports no usage. Its prompt is then estimated (policy.context.token_estimate) as uncached,
+and each content event counts as one token. Discounts, and prices by time of day, are not known.
 """
 
 from collections.abc import Iterable, Mapping

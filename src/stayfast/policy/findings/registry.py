@@ -15,6 +15,7 @@ from stayfast.policy.findings import (
     network,
     prices,
     prompt_caches,
+    prompt_versions,
     prompts,
     rate_limits,
     stages,
@@ -37,9 +38,9 @@ def _explain_targets(check: Check) -> Check:
 
 CHECKS: tuple[Check, ...] = tuple(_explain_targets(check) for check in (
     *latency.CHECKS, *targets.CHECKS, *hedging.CHECKS, *time_limits.CHECKS, *waits.CHECKS, *stages.CHECKS,
-    *rate_limits.CHECKS, *upstream_health.CHECKS, *load.CHECKS, *prompts.CHECKS, *prompt_caches.CHECKS, *caches.CHECKS,
-    *stores.CHECKS, *engines.CHECKS, *network.CHECKS, *machine.CHECKS, *tenants.CHECKS, *durable_work.CHECKS,
-    *prices.CHECKS))
+    *rate_limits.CHECKS, *upstream_health.CHECKS, *load.CHECKS, *prompts.CHECKS, *prompt_caches.CHECKS,
+    *prompt_versions.CHECKS, *caches.CHECKS, *stores.CHECKS, *engines.CHECKS,
+    *network.CHECKS, *machine.CHECKS, *tenants.CHECKS, *durable_work.CHECKS, *prices.CHECKS))
 
 
 def _report_elsewhere(_: Snapshot) -> Iterable[Finding]:
@@ -50,7 +51,8 @@ def _report_elsewhere(_: Snapshot) -> Iterable[Finding]:
 REPORTED: tuple[Check, ...] = (
     Check("prompt.moving_prefix", "A part of the prompt changes between requests and ends the provider's cache.",
           _report_elsewhere,
-          ("prompt.prefix_differs", "prompt.cache_dropped", "prompt.cache_rarely_read", "prompt.long_system")),
+          ("prompt.moving_part", "prompt.prefix_differs", "prompt.cache_dropped", "prompt.cache_rarely_read",
+           "prompt.long_system", "prompt.version_broke_cache")),
     Check("prompt.cache_unread", "The provider's cache is written and never read.", _report_elsewhere,
           ("prompt.cache_rarely_read", "prompt.long_system")),
     Check("prompt.field_refused", "An upstream rejects a field that the prompt cache needs.", _report_elsewhere),

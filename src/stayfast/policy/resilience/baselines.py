@@ -31,7 +31,7 @@ from enum import Enum
 from math import exp, inf, log
 from typing import Generic, NamedTuple, TypeVar
 
-from stayfast.policy.prompt_tokens import PromptTokens
+from stayfast.policy.context.token_estimate import PromptTokens
 
 N_LONG = 600
 N_WARM = 10

@@ -5,8 +5,9 @@ from typing import Any
 
 import msgspec
 
+from stayfast.core.prompt_versions import PromptList, PromptReport
 from stayfast.core.snapshot import LiveFrame, Snapshot
-from stayfast.server.paths import FINDINGS, HISTORY, LIVE, SNAPSHOT
+from stayfast.server.paths import FINDINGS, HISTORY, LIVE, PROMPTS, SNAPSHOT
 from stayfast.server.snapshot.findings import FindingsPage
 
 Json = dict[str, Any]
@@ -22,12 +23,17 @@ _LAST_ID: Json = {"name": "last-event-id", "in": "header", "description": "The f
 _AT: Json = {"name": "at", "in": "query", "description": "Seconds since the epoch: the last stored snapshot up to then.",
              "schema": {"type": "number", "minimum": 0, "maximum": 1e11}}
 _LIST: Json = {"name": "list", "in": "query", "description": "The times of stored snapshots.", "schema": {"const": "true"}}
+_DIGITS: Json = {"type": "string", "pattern": "^[0-9a-fA-F]{6,64}$"}
+_PROMPT: Json = {"name": "id", "in": "path", "required": True, "schema": _DIGITS}
+_AGAINST: Json = {"name": "against", "in": "query", "schema": _DIGITS,
+                  "description": "The version to compare with; by default the one before it."}
 _SILENT = {"503": "The worker that collects the figures does not answer; try again."}
 
 
 def snapshot_schemas() -> Json:
     """Schemas by name."""
-    _, schemas = msgspec.json.schema_components([Snapshot, LiveFrame, FindingsPage], ref_template=_REF)
+    kinds = [Snapshot, LiveFrame, FindingsPage, PromptList, PromptReport]
+    _, schemas = msgspec.json.schema_components(kinds, ref_template=_REF)
     return {**schemas, "Frames": _FRAMES}
 
 
@@ -41,6 +47,11 @@ def snapshot_paths(refused: Mapping[str, str]) -> Json:
             {"application/json": {"schema": {"anyOf": [{"$ref": _REF.format(name="Snapshot")}, {"type": "object"}]}}},
             _AT, _LIST)},
         FINDINGS: {"get": _operation("findings", "What the checks find now, for admins.", usual, _json("FindingsPage"))},
+        PROMPTS: {"get": _operation("prompts", "Versions of system prompts in the last hour, for admins.", usual,
+                                    _json("PromptList"))},
+        f"{PROMPTS}/{{id}}": {"parameters": [_PROMPT], "get": _operation(
+            "prompt", "One version, and its difference from another; texts only if the settings show them. For admins.",
+            usual | {"404": "No version has this id."}, _json("PromptReport"), _AGAINST)},
         HISTORY: {"get": _operation("live_history", "Earlier frames, one for each 5 seconds, for admins.", usual,
                                     _json("Frames"), _SECONDS)},
         LIVE: {"get": _operation("live", "A frame a second as server-sent events, until the client leaves; for admins.",

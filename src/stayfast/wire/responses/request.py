@@ -65,6 +65,22 @@ class Reasoning(Struct, gc=False):
     effort: str | None = None
 
 
+class InputTokensRequest(Struct, gc=False, kw_only=True):
+    """`POST /v1/responses/input_tokens`. Other fields of a responses request are accepted too."""
+
+    model: dialect.NonEmptyStr
+    input: str | Annotated[list[Item], Meta(min_length=1)]
+    instructions: str | None = None
+    tools: list[ResponsesToolDef] | None = None
+    tool_choice: str | ResponsesToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextConfig | None = None
+    reasoning: Reasoning | None = None
+    truncation: str | None = None
+    previous_response_id: str | None = None
+    conversation: str | normal.RawObject | None = None
+
+
 class ResponsesRequest(dialect.GenerationRequest, gc=False, kw_only=True):
     """`POST /v1/responses`."""
 
@@ -99,6 +115,7 @@ class ResponsesRequest(dialect.GenerationRequest, gc=False, kw_only=True):
     google: GoogleMember | None = None
 
 
+INPUT_TOKENS_DECODER = msgspec.json.Decoder(InputTokensRequest)
 RESPONSES_DECODER = msgspec.json.Decoder(ResponsesRequest)
 
 

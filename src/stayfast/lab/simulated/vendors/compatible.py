@@ -15,7 +15,7 @@ vendors' documentation, or errors that users reported (docs/providers.md).
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from re import fullmatch
 from typing import Any, Final, Literal
 
@@ -63,6 +63,8 @@ class CompatibleVendor:
     has_done: bool = True
     fails_inside: bool = False  # [error] in the prompt is an error inside the stream
     headers: Mapping[str, str] = field(default_factory=dict)
+    tiers: Mapping[str, str] = field(default_factory=dict)  # the service tier that it serves, by that of the request
+    served: str = ""  # of this request
 
     def check(self, body: Json) -> None:
         """Raises VendorRefusal."""
@@ -113,6 +115,13 @@ class CompatibleVendor:
     def answer_parts(self, body: Json) -> Iterator[bytes]:
         """The parts of an answer's body. Raises VendorRefusal."""
         self.check(body)
+        if self.tiers:
+            wanted = body.get("service_tier", "auto")
+            if wanted not in self.tiers:
+                raise self._error(f"Invalid value: '{wanted}'. Supported values are: {', '.join(self.tiers)}.",
+                                  "invalid_value", "service_tier")
+            yield from replace(self, tiers={}, served=self.tiers[wanted]).answer_parts(body)
+            return
         limit = body.get(self.limit_field)
         words = WORDS[:limit] if limit is not None else WORDS
         if not body.get("stream"):
@@ -152,7 +161,8 @@ class CompatibleVendor:
                 "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
 
     def _head(self) -> Json:
-        return {"id": f"chat-{self.name}", "object": "chat.completion.chunk", "created": 1, "model": self.name}
+        head: Json = {"id": f"chat-{self.name}", "object": "chat.completion.chunk", "created": 1, "model": self.name}
+        return head | {"service_tier": self.served} if self.served else head
 
 
 def _usage(words: tuple[str, ...]) -> Json:
@@ -176,4 +186,6 @@ COMPATIBLE_VENDORS: Final = {vendor.name: vendor for vendor in (
     CompatibleVendor("reasoning", refused=("max_tokens", "parallel_tool_calls"), limit_field="max_completion_tokens"),
     CompatibleVendor("openrouter", comment=b": OPENROUTER PROCESSING", fails_inside=True),
     CompatibleVendor("plain", has_done=False),
+    CompatibleVendor("tiered", tiers={"auto": "default", "default": "default", "flex": "flex", "priority": "priority",
+                                      "ultrafast": "priority"}),  # full: it serves and bills another tier
 )}

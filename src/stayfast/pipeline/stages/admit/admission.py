@@ -12,7 +12,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.constants import MAX_RETRY_AFTER_S
 from stayfast.core.errors import Shed
 from stayfast.core.events import AttemptDone
-from stayfast.core.types import Outcome, Usage
+from stayfast.core.types import JUDGE, SUMMARY, Outcome, Usage
 from stayfast.pipeline.admission.controller import (
     REJECT_REASONS,
     AdmissionController,
@@ -35,6 +35,8 @@ from stayfast.policy.fleet.slices import WAIT_S
 ONE_REQUEST = (1.0, 0.0, 0.0)  # without tokens and cost
 SHEDDING_S = 1.0  # the gateway counts as shedding for this long after the last rejection
 JUDGES = "(judge)"  # the tenant of judgements, which are short: their usage tells nothing about clients
+SUMMARIZERS = "(summary)"  # the tenant of summaries: no client has sent them, so they use up no client's quota
+_OWN_TENANTS = {JUDGE: JUDGES, SUMMARY: SUMMARIZERS}
 REALTIME, PLAIN, _ = Urgency
 
 
@@ -90,7 +92,7 @@ class Admission:
         """A place, whose release charges the tenant for what was used. Raises Shed, or DeadlineExceeded in the queue."""
         now = self._clock.now()
         arrival, request, places = ex.arrival, ex.request, self.places
-        tenant = self.tenants.get(JUDGES if arrival.is_judgement else arrival.tenant, now)
+        tenant = self.tenants.get(_OWN_TENANTS.get(arrival.role, arrival.tenant), now)
         n_input, n_output = tenant.estimate(request)
         quota = tenant.quota
         most_usd = tenant.most_cost_usd(request, n_input, ex.policy.dearest) if quota.has_cost else 0.0

@@ -3,14 +3,12 @@
 from collections.abc import Callable
 
 from stayfast.core.errors import Rejected
-from stayfast.core.types import Api
+from stayfast.core.types import COUNT_APIS
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import RoutePolicy
 from stayfast.pipeline.timing.timeouts import TimerWheel
 from stayfast.policy.admission.priority import TenantTier
 from stayfast.wire.usage import PROMPT_FIELDS, estimate_input_tokens_high, may_exceed_tokens
-
-COUNT_TOKENS = Api.COUNT_TOKENS
 
 
 class SizeLimit:
@@ -61,7 +59,7 @@ class SizeLimit:
     def _excess(self, ex: Exchange) -> tuple[int, int]:
         """Estimated tokens if they are too many, else 0; and the limit."""
         size, request = ex.policy.size, ex.request
-        if size is None or request.api is COUNT_TOKENS or not may_exceed_tokens(request.body, size.lowest_limit):
+        if size is None or request.api in COUNT_APIS or not may_exceed_tokens(request.body, size.lowest_limit):
             return 0, 0
         most = size.max_tokens_for(self._tier_of(ex.arrival.tenant))
         if most is None or not may_exceed_tokens(request.body, most):

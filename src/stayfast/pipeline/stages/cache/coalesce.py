@@ -13,6 +13,7 @@ from stayfast.pipeline.stages.cache.lookup import COALESCED, Cache
 from stayfast.pipeline.stages.cache.shared_call import SharedCall
 from stayfast.pipeline.tasks import BackgroundTasks
 from stayfast.policy.cache.freshness import max_fresh_age_s
+from stayfast.policy.context.output_cap import may_share
 
 N_CALLS = 2  # shared calls whose failure a request waits for
 StoreAnswer = Callable[[Miss, Exchange, AnswerSummary, bytes | None], Awaitable[None]]
@@ -42,7 +43,7 @@ class Coalescer:
                 return started
             claim.retake()
         is_retry = claim is not None and claim.is_retry
-        if isinstance(found, Miss) and (found.may_join or is_retry) and found.call_key in self.calls:
+        if isinstance(found, Miss) and (found.may_join or is_retry) and self._can_join(ex, found.call_key):
             try:
                 started = await self._join_calls(ex, found.call_key, claim)
             except StayfastError:
@@ -72,6 +73,13 @@ class Coalescer:
             call.claims.append(claim)
             start = partial(_start_claimed, start, claim)
         return call.start(plan, start, partial(store, miss) if miss is not None else None, self._tasks)
+
+    def _can_join(self, ex: Exchange, key: CallKey) -> bool:
+        """Whether an equal call runs. One whose answer is fitted to its maker's deadline suits only similar deadlines."""
+        call, caps = self.calls.get(key), ex.policy.cap
+        if call is None or caps is None or not caps.config.fit_deadline:
+            return call is not None
+        return may_share(call.deadline_at, ex.deadline.at, self._clock.now())
 
     async def _join_calls(self, ex: Exchange, key: CallKey, claim: KeyClaim | None) -> StartedAnswer | None:
         """None: no call runs any more, and this request may make another one."""

@@ -102,6 +102,11 @@ class SharedCall:
         return len(self._subscribers)
 
     @property
+    def deadline_at(self) -> float:
+        """Of the request that made the call."""
+        return self._ex.deadline.at
+
+    @property
     def started(self) -> StartedAnswer:
         """Source and stream of the call, from its first content on."""
         assert self._started is not None
@@ -202,7 +207,8 @@ class SharedCall:
                 self._close()
 
     def _keep_for_claims(self) -> None:
-        data = self.buffer.join() if self.record.degraded is None else None
+        is_good = self.record.degraded is None and not self.started.stream.summary.is_capped
+        data = self.buffer.join() if is_good else None
         if data is not None:
             for claim in self.claims:
                 claim.keep(data, self.started.stream.summary)

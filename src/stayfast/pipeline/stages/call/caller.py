@@ -15,7 +15,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
 from stayfast.core.events import Sink
-from stayfast.core.types import Outcome, Stage
+from stayfast.core.types import COUNT_APIS, Outcome, Stage
 from stayfast.pipeline.attempts.attempt import FALLBACK, FIRST, HEDGE, RETRY, Attempt, read_to_first_token, read_whole
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.exchange import Exchange
@@ -59,9 +59,22 @@ class Caller:
         if plan.ladder is not None:
             return LadderCall(ex, plan, plan.ladder, ends_at, weight, call_targets=self._call_targets,
                               fall_back=self._call_tiers, retrying=self._retrying, clock=self._clock).run()
+        if ex.request.start_within_s is not None or ex.arrival.start_within_s is not None:
+            return self._call_within(ex, plan, ends_at, weight)
         if plan.fallback:
             return self._call_with_fallback(ex, plan, ends_at, weight)
         return self._call_targets(ex, plan, plan.candidates, ends_at, is_last=True)
+
+    async def _call_within(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> StartedAnswer:
+        """The same, until the latest first token that the client wants."""
+        start_by = min(ends_at, ex.start_by)
+        ex.timeouts.set_bound(start_by, self._clock.now())
+        try:
+            if plan.fallback:
+                return await self._call_with_fallback(ex, plan, start_by, weight)
+            return await self._call_targets(ex, plan, plan.candidates, start_by, is_last=True)
+        finally:
+            ex.timeouts.set_bound(ends_at, self._clock.now())
 
     async def _call_with_fallback(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> StartedAnswer:
         reserve_s = 0.0 if is_once(ex, plan) else ex.reserve_s
@@ -213,14 +226,18 @@ class Caller:
         model = target.model or request.model
         deadline = ex.deadline if request.stream or ends_at == ex.deadline.at else Deadline(ends_at)
         price, layout = price_of(target.prices, model) if target.prices else None, plan.prompt.layout
-        arrival = ex.arrival
+        arrival, caps = ex.arrival, ex.policy.cap
+        if caps is not None:
+            request = caps.limit(request, target, deadline.at - ex.grace_s, self._clock.now(), role=arrival.role,
+                                 note=ex.record.note)
         call = Call(request, model, arrival.request_id, deadline, ex.policy.timeouts.connect_s, arrival.headers,
                     arrival.new_span(self._rng), False,
                     layout.new_marker(upstream.name, model, price) if layout is not None else None,
-                    arrival.tenant, arrival.events, ex.policy.ends_partial and not request.stream, Sending())
+                    arrival.tenant, arrival.events, ex.policy.ends_partial and not request.stream, Sending(),
+                    ex.policy.counting if request.api in COUNT_APIS else None)
         hedging = plan.route.hedging
-        known = None
-        if hedging.is_on and not arrival.is_judgement and not arrival.is_job:  # both are unlike requests of clients
+        known = None  # those of judgements, jobs and token counts are unlike answers to clients
+        if hedging.is_on and not arrival.is_judgement and not arrival.is_job and call.counting is None:
             known = hedging.first_tokens(target.upstream_model(request.model), len(request.body),
                                          is_whole=not request.stream)
         learner = target.learner
@@ -229,6 +246,8 @@ class Caller:
                           clock=self._clock, sink=self._sink, price=price, first_tokens=known,
                           role=HEDGE if is_hedge else _role_of(ex, plan, target), aim=plan.feedback, lane=plan.lane)
         ex.record.add_attempt(attempt)
+        if caps is not None:
+            caps.watch(attempt)
         return attempt
 
     async def _read(self, ex: Exchange, attempt: Attempt, hedged: HedgedCall | None, *, is_last: bool) -> StartedAnswer:

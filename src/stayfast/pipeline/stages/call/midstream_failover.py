@@ -39,6 +39,7 @@ from stayfast.upstreams.state.upstream_state import UpstreamState
 from stayfast.wire.continuation import MAX_REPLAY_BYTES, Continuation, NotContinuable, add_usage, encode_client_events
 from stayfast.wire.dialect import Json
 from stayfast.wire.errors import malformed_answer
+from stayfast.wire.output_limit import set_output_limit
 
 SUCCESS, DROPPED, IGNORED = Outcome
 MAX_RESCUES = 2  # of one answer
@@ -362,7 +363,9 @@ class StreamGuard:
             self._refuse(why)
             return why
         try:
-            self._half = Continuation(self._ex.request, b"".join(self._given), int(self._clock.wall()))
+            request, cap = self._ex.request, self.summary.cap
+            request = request if cap is None else set_output_limit(request, cap)
+            self._half = Continuation(request, b"".join(self._given), int(self._clock.wall()))
         except NotContinuable as error:
             self._give_up(str(error))
             return self._refused

@@ -1,0 +1,1 @@
+"""Generated conversations with planted facts, good summaries of them, and damage to these."""

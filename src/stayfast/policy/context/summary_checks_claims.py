@@ -1,0 +1,196 @@
+"""What a summary claims: nothing is denied that the source affirms, no failure is called a success, nothing is made up.
+
+Rules, each over a clause of the summary and the clauses of the source that share the most words with it:
+
+negation      clauses with 55 % of the weight of its words, the best ones within 15 %, of the same turn if there are any: one
+              has a negation if and only if the clause has, or it has the antonym of a word; nearly equal words (85 %) need
+              an equal parity of negations
+limit         a number that is an upper bound in the source (at most, until, under) is not a lower bound, and the reverse
+status        done is not what failed or is open, and the reverse: the best evidence by words, the same turn first; evidence
+              is a tool's result with its call and, for STATUS, clauses that report a success, a failure, or an open step
+error         a tool's error without a later success of the same call is what a failed or open step reports; a step reports
+              the errors that share the most words with it
+unsupported   at least 40 % of the content words of a clause occur in the source, or at most 3 do not; a step that is done
+              shares a third of its words with one clause
+
+Source: polarity and status are what summaries of conversations lose first, by all reports. When wrong: a paraphrase without
+common words is not compared at all, so that its errors are not seen; irony.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from stayfast.core.context import Violation
+from stayfast.policy.context.summary_clauses import Clause
+from stayfast.policy.context.summary_index import IDENTIFIER, STATUS, STORY, Event, SourceIndex, Statement
+from stayfast.policy.context.summary_words import ANTONYMS, LOWER, UPPER, state_stems
+
+SAME_WORDS: Final = 0.55
+SAME_CONTENT: Final = 0.85
+SAME_TURN: Final = 0.5
+NEAR_BEST: Final = 0.15
+EVIDENCE: Final = 0.5
+SUPPORT: Final = 0.4
+MAX_UNKNOWN: Final = 3
+_CONFLICTS: Final = {("done", "failed"), ("failed", "done"), ("done", "open"), ("open", "done")}
+
+
+def find_denied(index: SourceIndex, statements: Sequence[Statement]) -> Iterator[Violation]:
+    """Clauses with the opposite meaning of the source's."""
+    for statement in statements:
+        clause = statement.clause
+        if not clause.stems or statement.section in (IDENTIFIER, STATUS):
+            continue
+        near = _find_near(index, clause)
+        if near and all(_agrees(index, clause, other) == _is_antonym(clause, other) for other in near):
+            yield Violation("negation", statement.item)
+
+
+def _find_near(index: SourceIndex, clause: Clause) -> list[Clause]:
+    """The clauses of the source that say the same, or its opposite."""
+    found = [
+        (share, other)
+        for share, other in index.overlaps(clause.stems)
+        if share >= SAME_WORDS and not other.is_question and len(other.stems) <= 4 * len(clause.stems)
+    ]
+    in_turn = [pair for pair in found if pair[1].turn == clause.turn]
+    found = in_turn or found
+    best = max((share for share, _ in found), default=0.0)
+    return [other for share, other in found if share >= best - NEAR_BEST]
+
+
+def _agrees(index: SourceIndex, clause: Clause, other: Clause) -> bool:
+    """Whether a clause of the source, or the rest of its sentence, has the polarity of a clause of the summary."""
+    n = clause.n_negations
+    if len(clause.stems & other.stems) >= SAME_CONTENT * len(clause.stems | other.stems):
+        return n % 2 == other.n_negations % 2
+    if (n > 0) == (other.n_negations > 0):
+        return True
+    return any(
+        (n > 0) == (part.n_negations > 0) and not part.stems.isdisjoint(clause.stems)
+        for part in index.sentence_of(other)
+        if part is not other
+    )
+
+
+def _is_antonym(clause: Clause, other: Clause) -> bool:
+    for word in clause.words:
+        opposite = ANTONYMS.get(word)
+        if opposite is not None and opposite in other.words and word not in other.words and opposite not in clause.words:
+            return True
+    return False
+
+
+def find_turned_limits(index: SourceIndex, statements: Sequence[Statement]) -> Iterator[Violation]:
+    """Upper bounds that became lower ones, and the reverse."""
+    for statement in statements:
+        for atom, before in zip(statement.clause.atoms, statement.clause.befores, strict=True):
+            mine = _bound_of(before) if atom.quantity is not None else ""
+            if not mine or atom.quantity is None:
+                continue
+            bounds = {
+                _bound_of(other_before)
+                for value in atom.quantity.values
+                for one in index.numbers.get(value, ())
+                for other, other_before in zip(one.clause.atoms, one.clause.befores, strict=True)
+                if other is one.atom
+            }
+            if bounds and bounds <= {"upper", "lower"} - {mine}:
+                yield Violation("limit", statement.item)
+
+
+def _bound_of(before: str) -> str:
+    if LOWER.search(before) and not re.search(r"(?:no|not|n't|never|cannot) (?:\w+ )?\w+(?: than)?\s*\Z", before):
+        return "lower"
+    return "upper" if UPPER.search(before) else ""
+
+
+def find_wrong_states(index: SourceIndex, statements: Sequence[Statement]) -> Iterator[Violation]:
+    """Steps with another state than the source's."""
+    for statement in statements:
+        clause = statement.clause
+        state = statement.state or (clause.state if statement.section == STORY else "")
+        stems = clause.stems - state_stems(clause.words)
+        if not state or not stems:
+            continue
+        evidence = _find_evidence(index, clause, stems, is_step=statement.section == STATUS)
+        if evidence and all((state, other) in _CONFLICTS for other in evidence):
+            yield Violation("status", statement.item)
+        elif (
+            not evidence
+            and statement.section == STATUS
+            and state == "done"
+            and max((share for share, _ in index.overlaps(stems)), default=0.0) < 1 / 3
+        ):
+            yield Violation("unsupported", statement.item)
+
+
+def _find_evidence(index: SourceIndex, clause: Clause, stems: frozenset[str], *, is_step: bool) -> list[str]:
+    """The states that the best evidence shows; of equally good evidence the last. For the narrative, results of tools count
+    alone.
+    """
+    found = [
+        (share, other.turn or 0, other.state)
+        for share, other in index.overlaps(stems)
+        if is_step and other.state and share >= EVIDENCE and not other.is_question and other.role != "tool"
+    ]
+    for event in index.events:
+        n = len(stems & event.about)
+        if n / len(stems) >= EVIDENCE and (is_step or n > 1):
+            found.append((n / len(stems), event.turn, event.state))
+    in_turn = [one for one in found if one[1] == clause.turn]
+    found = in_turn or found
+    best = max((share for share, _, _ in found), default=0.0)
+    near = [(turn, state) for share, turn, state in found if share >= best - NEAR_BEST]
+    last = max((turn for turn, _ in near), default=0)
+    return [state for turn, state in near if turn == last]
+
+
+def find_lost_errors(index: SourceIndex, statements: Sequence[Statement]) -> Iterator[Violation]:
+    """Errors of tools, not mended later, that the summary does not report. Each bad step of the summary reports the errors
+    that share the most words with it; words of few calls count more.
+    """
+    errors = [
+        event
+        for at, event in enumerate(index.events)
+        if event.state == "failed" and not _is_mended(event, index.events[at + 1 :])
+    ]
+    calls = Counter(stem for event in index.events for stem in event.called)
+    reported = set[int]()
+    for statement in statements:
+        state = statement.state or statement.clause.state
+        if statement.section == IDENTIFIER or state not in ("failed", "open"):
+            continue
+        scores = [_score_report(event, statement.clause, calls, state) for event in errors]
+        best = max(scores, default=0.0)
+        reported |= {at for at, score in enumerate(scores) if score and score >= 0.8 * best}
+    for at, event in enumerate(errors):
+        if at not in reported:
+            yield Violation("error", event.text[:120])
+
+
+def _score_report(event: Event, clause: Clause, calls: Mapping[str, int], state: str) -> float:
+    score = sum(1 / calls[stem] for stem in event.called & clause.stems)
+    is_same_turn = event.turn == clause.turn and (score > 0 or state == "failed")
+    return score + SAME_TURN * is_same_turn
+
+
+def _is_mended(event: Event, later: Sequence[Event]) -> bool:
+    return any(
+        other.state == "done"
+        and other.name == event.name
+        and 2 * len(other.called & event.called) > len(event.called)
+        and event.called >= other.called
+        for other in later
+    )
+
+
+def find_unsupported(index: SourceIndex, statements: Sequence[Statement]) -> Iterator[Violation]:
+    """Clauses with words that the source does not have."""
+    for statement in statements:
+        stems = statement.clause.stems
+        n_unknown = len(stems - index.stems)
+        if n_unknown > MAX_UNKNOWN and n_unknown > (1 - SUPPORT) * len(stems):
+            yield Violation("unsupported", statement.item)

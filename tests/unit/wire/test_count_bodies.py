@@ -1,0 +1,56 @@
+"""Bodies for the count endpoints of upstreams."""
+
+import json
+from typing import Any
+
+import pytest
+
+from stayfast.core.types import Api
+from stayfast.wire.count_bodies import CountForm, encode_count_body
+from stayfast.wire.request_body import decode
+
+ASK: dict[Api, dict[str, Any]] = {
+    Api.COUNT_TOKENS: {"system": "Be brief.", "messages": [{"role": "user", "content": "hi"}]},
+    Api.INPUT_TOKENS: {"instructions": "Be brief.", "input": "hi"},
+    Api.TOKENIZE: {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]},
+}
+TEXT = [{"type": "text", "text": "hi"}]
+EXPECTED: dict[CountForm, tuple[str, ...]] = {
+    CountForm.MESSAGES: ("messages", "model", "system"), CountForm.RESPONSES: ("input", "instructions", "model"),
+    CountForm.TOKENIZE: ("messages", "model"), CountForm.VERTEX: ("contents", "systemInstruction")}
+
+
+def encoded(api: Api, form: CountForm, **fields: Any) -> Any:
+    """The decoded body for a request of this API."""
+    asked = decode(api, json.dumps({"model": "route", **(fields or ASK[api])}).encode())
+    body = encode_count_body(asked, form, "up")
+    return json.loads(body) if body is not None else None
+
+
+@pytest.mark.parametrize("api", ASK)
+@pytest.mark.parametrize("form", EXPECTED)
+def test_count_body_has_only_members_of_the_prompt(api: Api, form: CountForm) -> None:
+    """Translated where the endpoint has another dialect, under the upstream's name of the model."""
+    body = encoded(api, form)
+    assert set(body) <= {*EXPECTED[form]}
+    assert {"messages", "input", "contents"} & set(body)
+    assert body.get("model", "up") == "up"
+    assert "Be brief." in json.dumps(body)
+
+
+@pytest.mark.parametrize("api", ASK)
+def test_count_body_of_google_and_amazon_is_wrapped(api: Api) -> None:
+    """As their references say."""
+    google = encoded(api, CountForm.GEMINI)["generateContentRequest"]
+    assert google["model"] == "models/up"
+    assert google["contents"][0]["parts"] == [{"text": "hi"}]
+    amazon = encoded(api, CountForm.BEDROCK)["input"]["converse"]
+    assert amazon["messages"][0]["content"] == [{"text": "hi"}]
+    assert "inferenceConfig" not in amazon
+
+
+def test_count_body_of_a_text_is_for_tokenize_only() -> None:
+    """Elsewhere it would become a message."""
+    assert encoded(Api.TOKENIZE, CountForm.TOKENIZE, prompt="a", add_special_tokens=False) == {
+        "model": "up", "prompt": "a", "add_special_tokens": False}
+    assert encoded(Api.TOKENIZE, CountForm.RESPONSES, prompt="a") is None
