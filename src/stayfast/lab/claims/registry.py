@@ -52,8 +52,9 @@ def claims() -> dict[str, Claim]:
                                 Overload(), QUOTA,
                                 FleetClaim(), FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), CapsClaim(), LANES_CLAIM,
                                 Stragglers(),
-                                Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), HistoryClaim(), SemanticClaim(),
-                                TiersClaim(), ClassifyClaim(), TableClaim(), DietClaim(), BudgetOverhead(), JobKills(), BatchRunClaim(),
-                                JobInterference(), ResumeClaim(), DoctorClaim(), JobThroughput(), BoardClaim(), PlanClaim(),
-                                DEADLINE, TOOLS, PARTIAL, AGENT)
+                                Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), HistoryClaim(),
+                                SemanticClaim(), TiersClaim(), ClassifyClaim(), TableClaim(), DietClaim(),
+                                BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
+                                DoctorClaim(), JobThroughput(), BoardClaim(), PlanClaim(), DEADLINE, TOOLS, PARTIAL,
+                                AGENT)
     return {claim.name: claim for claim in found}

@@ -20,6 +20,7 @@ from typing import Final
 
 from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure, NeedsData, Sense
 from stayfast.lab.harness.virtual import run_virtual
+from stayfast.lab.tiers.deadline import DEADLINE_S, DeadlineTiers, measure_deadline_tiers
 from stayfast.lab.tiers.desk import PRICE_RATIO, SMALL, run_desk
 from stayfast.lab.tiers.labellers import CLASSES, BankQuestions, LabelledAnswer, TierAnswers, fit_tiers, narrow_small
 from stayfast.lab.tiers.outcomes import TierOutcome, cost_figure, difference_figures
@@ -46,12 +47,16 @@ class TiersClaim:
     statement = (f"On a bank's questions, a cascade of two real tiers gets as many right as the large tier alone, within "
                  f"{SLACK * 100:g} point, for at most {MAX_COST:.0%} of its cost, and more than a random choice of the same "
                  f"cost (95 % interval). By learning alone it costs less, too. With a small tier that guesses, the large "
-                 f"one answers all, for at most {MAX_EXPLORATION - 1:.0%} more.")
+                 f"one answers all, for at most {MAX_EXPLORATION - 1:.0%} more. A deadline that only the small tier meets: "
+                 "0 time-outs.")
 
     async def run(self, conditions: Conditions) -> ClaimResult:
         if conditions.data is None:
             raise NeedsData(f"needs --data DIR, a folder with {CLASSES} (source: docs/proofs.md)")
-        return await asyncio.to_thread(self._measure, conditions)
+        conditions.report_progress("a deadline that only the small tier meets")
+        deadline = await measure_deadline_tiers(conditions.seed)
+        found = await asyncio.to_thread(self._measure, conditions)
+        return ClaimResult((*found.figures, *_deadline_figures(deadline)), found.notes)
 
     def _measure(self, conditions: Conditions) -> ClaimResult:
         assert conditions.data is not None
@@ -112,6 +117,12 @@ def _guess_figures(outcomes: Sequence[TierOutcome]) -> list[Figure]:
     n_given = sum(answer.tier == SMALL for outcome in outcomes for answer in outcome.run.answers)
     return [Figure.count("no skill: questions answered by the small tier", n_given),
             cost_figure("no skill: cost, of the large tier alone", outcomes, MAX_EXPLORATION)]
+
+
+def _deadline_figures(found: DeadlineTiers) -> list[Figure]:
+    at = f"deadline of {DEADLINE_S:g} s that only the small tier meets, {found.n} requests"
+    return [Figure.count(f"{at}: time-outs", found.n_time_outs),
+            Figure.count(f"{at}: time-outs of the large model alone", found.n_time_outs_without, None)]
 
 
 def _tier_figures(name: str, outcomes: Sequence[TierOutcome]) -> list[Figure]:
