@@ -9,13 +9,8 @@ from typing import Any
 
 import schemathesis
 
-<<<<<<< HEAD
 # By operation; `steady` serves the others.
 MODELS = {"embeddings": "vectors", **dict.fromkeys(("count_tokens", "input_tokens", "tokenize"), "counted")}
-=======
-COUNTS = ("count_tokens", "input_tokens", "tokenize")
-MODELS = {"embeddings": "vectors", **dict.fromkeys(COUNTS, "counted")}  # by operation; `steady` serves the others
->>>>>>> i22-tok
 JOB_MODELS = {"/v1/embeddings": "vectors", "/v1/messages/count_tokens": "counted",
               "/v1/responses/input_tokens": "counted", "/tokenize": "counted"}
 LATEST = 1e11  # start of a job
