@@ -137,3 +137,24 @@ def test_input_tokens_are_counted(openai_client: openai.OpenAI, model: str, mark
     long = openai_client.responses.input_tokens.count(model=model, input=prompt(marker) * 20, instructions="Be brief.")
     assert short.object == "response.input_tokens"
     assert 0 < short.input_tokens < long.input_tokens / 5
+
+
+def test_input_tokens_of_a_stored_conversation_are_refused(openai_client: openai.OpenAI, model: str) -> None:
+    """Only the provider knows its length; an unknown model is not found, as elsewhere."""
+    with pytest.raises(openai.BadRequestError) as refused:
+        openai_client.responses.input_tokens.count(model=model, input="a", previous_response_id="resp_1")
+    assert refused.value.param == "previous_response_id"
+    with pytest.raises(openai.NotFoundError):
+        openai_client.responses.input_tokens.count(model="none", input="a")
+
+
+def test_tokenize_has_the_shape_of_vllm(openai_client: openai.OpenAI, model: str) -> None:
+    """A text and a conversation; without a vocabulary there are no ids, and the count is marked."""
+    url = str(openai_client.base_url).replace("/v1/", "/tokenize")
+    for fields in ({"prompt": "a b c"}, {"messages": [{"role": "user", "content": "a b c"}]}):
+        answer = cast("dict[str, object]", openai_client.post(url, cast_to=object, body={"model": model, **fields}))
+        assert answer.keys() == {"count", "max_model_len", "tokens", "token_strs", "stayfast_estimated"}
+        assert answer["tokens"] == []
+    with pytest.raises(openai.BadRequestError) as refused:
+        openai_client.post(url, cast_to=object, body={"model": model})
+    assert refused.value.param == "messages"

@@ -40,6 +40,7 @@ class FakeReply:
         self.upstream = "fake"
         self.n_attempts = 1
         self.degraded: str | None = None
+        self.guard: str | None = None
         self.cache: str | None = None
         self.allowances: tuple[Allowance, ...] = ()
         self.deadline_at = deadline_at

@@ -21,6 +21,7 @@ from stayfast.compose.caching import explain_missing_packages, prefix_rules
 from stayfast.compose.enough import explain_missing_vectors
 from stayfast.compose.live_check import check_upstreams
 from stayfast.compose.prices import price_lines
+from stayfast.compose.tiers import tier_lines
 from stayfast.core.clock import SystemClock
 from stayfast.core.units import make_printable
 from stayfast.lab.simulated.settings import KINDS
@@ -114,8 +115,8 @@ def check(arguments: argparse.Namespace) -> int:
         sys.stdout.write(settings_as_yaml(SettingsReport(settings).read()))
         return 0
     today = datetime.now(UTC).date()
-    sys.stdout.write("\n".join((_summarize(settings), *prefix_rules(settings), *preset_lines(settings.sources),
-                                *price_lines(settings, today))) + "\n")
+    sys.stdout.write("\n".join((_summarize(settings), *prefix_rules(settings), *tier_lines(settings),
+                                *preset_lines(settings.sources), *price_lines(settings, today))) + "\n")
     _print_warnings(source, settings)
     for why in (explain_missing_packages(settings), explain_missing_vectors(settings)):
         if why:

@@ -214,7 +214,7 @@ class WorkerAggregate:
 
     async def compare_prompts(self, version_id: str, before: str) -> bytes | None:
         """A version beside an earlier one, from a worker that has the texts of both, else from any that has its text."""
-        found = await asyncio.to_thread(self._compare_prompts, version_id, before)
+        found = await self._compare_prompts(version_id, before)
         if found is not None and (not before or found.before):
             return msgspec.msgpack.encode(found)
         question = _Question("prompts", request_id=f"{version_id} {before}")
@@ -223,10 +223,8 @@ class WorkerAggregate:
         best = max(known, key=lambda one: bool(one.before), default=None)
         return msgspec.msgpack.encode(best) if best is not None else None
 
-    def _compare_prompts(self, version_id: str, before: str) -> PromptComparison | None:
-        if self.versions is None:
-            return None
-        return self.versions.compare(version_id, before, has_text=self.shows_prompts())
+    async def _compare_prompts(self, version_id: str, before: str) -> PromptComparison | None:
+        return await self.versions.compare(version_id, before, has_text=self.shows_prompts()) if self.versions else None
 
     async def traffic(self) -> bytes:
         """Figures of the requests in the memory of all workers, newest first, as JSON."""
@@ -266,7 +264,7 @@ class WorkerAggregate:
             case "traffic":
                 return msgspec.msgpack.encode(await self._list_traffic())
             case "prompts":
-                return msgspec.msgpack.encode(self._compare_prompts(*question.request_id.split(" ", 1)))
+                return msgspec.msgpack.encode(await self._compare_prompts(*question.request_id.split(" ", 1)))
             case "turn":
                 return await self._find_turn(question.turn)
             case "snapshot":

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from stayfast.compose.caching import Stores
+from stayfast.compose.diet import make_diet_steps
 from stayfast.core.clock import Clock
 from stayfast.core.types import SUMMARY
 from stayfast.pipeline.context.history_jobs import HistoryState, SummaryMaker
@@ -36,7 +37,8 @@ class ContextSteps:
         """The steps of a route, in their order. before: its last version, at a reload."""
         config = self._settings.routes[route].context
         history = self._make_history(config.history, find_history(before), counter)
-        return (history,) if history is not None else ()
+        diet = make_diet_steps(config.diet)
+        return (history, *diet) if history is not None else diet
 
     def _make_history(self, config: HistoryConfig, before: HistoryStep | None, counter: TokenCounter) -> HistoryStep | None:
         if config.mode == "off":

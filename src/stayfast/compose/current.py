@@ -152,6 +152,6 @@ class CurrentSystem:
     def counters(self) -> Samples:
         routes, running = self.routes(), self._running
         leases = running.leases if running is not None else None
-        return {**selection_rows(routes), **tier_rows(routes), **tier_evidence_counts(routes),
-                **prefix_counts(routes), **history_counts(routes),
+        return {**selection_rows(routes), **tier_rows(routes), **tier_evidence_counts(routes), **prefix_counts(routes),
+                **history_counts(routes),
                 **quota_counters(leases)} if routes else {}

@@ -252,9 +252,9 @@ class Process:
             self._tasks.spawn(self._load_embedder(system, system.embedding))
         elif why := explain_missing_packages(system.settings, has_head=system.files.needs_encoder(system.settings)):
             self._observers.log.write_event("semantic_off", level="warning", detail=why)
+        self._tasks.spawn(self._load_tokenizers(system))
         if why := explain_missing_vectors(system.settings):
             self._observers.log.write_event("learned_off", level="warning", detail=why)
-        self._tasks.spawn(self._load_tokenizers(system))
         if self._observers.worker_sync is not None:
             routes = system.gateway.router.routes.values()
             members = [(f"{name} {upstream_settings!r}", system.registry[name]) for name,

@@ -7,7 +7,6 @@ from hashlib import sha256
 from stayfast.compose.caching import SemanticCaches, Stores, affinity_config, make_planner
 from stayfast.compose.classify import Classifiers, make_screen
 from stayfast.compose.context import ContextSteps
-from stayfast.compose.diet import make_diet_steps
 from stayfast.compose.enough import EnoughRoutes
 from stayfast.compose.tiers import make_ladder
 from stayfast.compose.token_counters import TokenCounters
@@ -59,7 +58,6 @@ def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route]
                          cap=RouteCaps(route_settings.cap, paces) if route_settings.cap.is_on else None,
                          hooks=_make_hooks(route_settings.hooks, clock),
                          screen=make_screen(name, route_settings, classifiers or Classifiers(), clock, sink))
-        policy = replace(policy, context=(*policy.context, *make_diet_steps(route_settings.context.diet)))
         made[name] = _make_route(name, settings, registry, before, policy=policy, sink=sink, evidence=evidence)
     return made
 
@@ -95,7 +93,9 @@ def _make_cache(name: str, settings: Settings, old: Route | None, stores: Stores
     config = route_settings.cache
     if config.mode == "off":
         return None
-    made_by = [(up, settings.model_for(name, up), where.base_url if isinstance(where, HttpUpstream) else repr(where))
+    models = {up: settings.models_for(name, up) if route_settings.tiers else settings.model_for(name, up)
+              for up in route_settings.own_upstreams}
+    made_by = [(up, models[up], where.base_url if isinstance(where, HttpUpstream) else repr(where))
                for up, where in ((up, settings.upstreams[up]) for up in route_settings.own_upstreams)]
     origin = sha256(repr((name, made_by, config.epoch)).encode()).hexdigest()
     before = old.policy.cache if old is not None and old.policy.cache and old.policy.cache.origin == origin else None
@@ -166,9 +166,9 @@ def route_cache_rows(routes: Mapping[str, Route]) -> Samples:
 def models_requested(settings: Settings, upstream: str) -> Iterator[str]:
     """The models that routes request from an upstream, by its own names; those of fallbacks last."""
     for name, route_settings in settings.routes.items():
-        model = settings.model_for(name, upstream)
-        if upstream in route_settings.own_upstreams and (name != ANY_MODEL or model):
-            yield model or name
+        for model in settings.models_for(name, upstream) if upstream in route_settings.own_upstreams else ():
+            if name != ANY_MODEL or model:
+                yield model or name
     for name, route_settings in settings.routes.items():
         fallback = route_settings.on_overrun.fallback
         for tier in fallback.tiers if fallback is not None else ():

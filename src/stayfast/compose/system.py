@@ -271,9 +271,9 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
                                    sink=sink)
     before = old.gateway.router.routes if old is not None else {}
     semantic = SemanticCaches(settings, embeds, clock=clock, sink=sink, serve=observers.current.serve)
-    evidence = EnoughRoutes(settings, clock=clock, sink=sink, serve=observers.current.serve, classifiers=classifiers)
     context = ContextSteps(settings, open_stores, clock=clock, serve=observers.current.serve,
                            is_shedding=observers.current.is_shedding)
+    evidence = EnoughRoutes(settings, clock=clock, sink=sink, serve=observers.current.serve, classifiers=classifiers)
     named = make_routes(settings, registry, before, open_stores, semantic=semantic, context=context, evidence=evidence,
                         clock=clock, sink=sink, classifiers=classifiers)
     bind_routes(registry, named, LANES if settings.admission.lanes is not None else ())

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 
+from stayfast.compose.tiers import members_of
 from stayfast.pipeline.context.count_answers import CountAnswers
 from stayfast.pipeline.context.exact_counter import ExactTokenCounter
 from stayfast.pipeline.context.token_counter import LearnedTokenCounter, TokenCounter
@@ -27,8 +28,9 @@ class TokenCounters:
         """The counter of a route, and what answers its clients' requests for counts."""
         settings = self._settings
         route_settings = settings.routes[name]
-        baselines = [self._registry[upstream].baselines for upstream in route_settings.upstreams]
-        models = [settings.model_for(name, upstream) or "" for upstream in route_settings.upstreams]
+        members = list(members_of(name, settings))
+        baselines = [self._registry[member].baselines for member, _ in members]
+        models = [model or "" for _, model in members]
         learned = LearnedTokenCounter(name, list(zip(baselines, models, strict=True)))
         vocabulary = route_settings.context.tokenizer
         exact = None

@@ -16,6 +16,7 @@ When wrong: with hundreds of applications whose prompts resemble each other on o
 taken for one version that moves. A new version of a prompt whose words move is not told from its movement.
 """
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -387,12 +388,13 @@ class PromptVersions:
                 else:
                     yield route or "", version
 
-    def compare(self, version_id: str, before: str, *, has_text: bool) -> PromptComparison | None:
-        """A version beside an earlier one; None: this worker does not have its text. has_text: with the texts."""
+    async def compare(self, version_id: str, before: str, *, has_text: bool) -> PromptComparison | None:
+        """A version beside an earlier one; None: this worker does not have its text. has_text: with the texts. In a thread.
+        """
         head = self.find_head(version_id)
         if head is None:
             return None
-        return compare_heads(self.find_head(before), head, (before, version_id), has_text=has_text)
+        return await asyncio.to_thread(compare_heads, self.find_head(before), head, (before, version_id), has_text=has_text)
 
     def find_head(self, version_id: str) -> PromptHead | None:
         """The tools and instructions as they were last sent; None: this worker does not have them."""

@@ -334,6 +334,11 @@ class Settings:
         """The model name at one upstream of a route; None: as the client sent it."""
         return self.upstreams[upstream].models.get(route) or self.routes[route].model
 
+    def models_for(self, route: str, upstream: str) -> tuple[str | None, ...]:
+        """The model names at one upstream of a route, one for each of its tiers there; None: as the client sent it."""
+        own, tiers = self.model_for(route, upstream), self.routes[route].tiers
+        return tuple(dict.fromkeys([tier.model or own for tier in tiers if upstream in tier.upstreams])) if tiers else (own,)
+
     def prices_for(self, upstream: str) -> Prices:
         """The prices at one upstream, list prices included. The embedded model has none; a turn reports its own costs."""
         upstream_settings = self.upstreams[upstream]

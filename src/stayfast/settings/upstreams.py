@@ -95,7 +95,7 @@ class HttpUpstream:
         "What it refuses or reports otherwise (docs/providers.md).")] = ()
     service_tiers: Annotated[Mapping[str, str], SettingDoc(
         "Its words for the service tiers flex, standard, fast and ultrafast of `tiers`; MEMBER=WORD: in this member of the "
-        "body. Unset: those of docs/providers.md.", pattern=r"([A-Za-z_]+=)?[A-Za-z0-9_-]{1,40}",
+        "body. Unset: those of docs/tiers.md.", pattern=r"([A-Za-z_]+=)?[A-Za-z0-9_-]{1,40}",
         form="a word, or MEMBER=WORD")] = field(default_factory=empty_mapping)
     request_usage: Annotated[bool, SettingDoc(
         "Request token counts in streams; they are hidden from clients that did not ask.")] = False

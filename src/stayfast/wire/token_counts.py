@@ -6,14 +6,15 @@ chat template, so there are none.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import Struct
 
 from stayfast.core.conversation import RawObject
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
+from stayfast.wire.chat.request import ChatMessages, ChatToolDef
 from stayfast.wire.dialect import NonEmptyStr
 from stayfast.wire.usage import ESTIMATED_MEMBER
 
@@ -31,8 +32,8 @@ class TokenizeRequest(Struct, gc=False):
 
     model: NonEmptyStr
     prompt: str | None = None
-    messages: Annotated[list[Raw], Meta(min_length=1, max_length=100_000)] | None = None
-    tools: list[Raw] | None = None
+    messages: ChatMessages | None = None
+    tools: list[ChatToolDef] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

@@ -9,8 +9,10 @@ from stayfast.lab.claims.budget_overhead import BudgetOverhead
 from stayfast.lab.claims.cache_lookup_cost import CacheLookupCost
 from stayfast.lab.claims.cancel import Cancel
 from stayfast.lab.claims.caps import CapsClaim
+from stayfast.lab.claims.classify import ClassifyClaim
 from stayfast.lab.claims.coalesce import Coalesce
 from stayfast.lab.claims.deadline import DEADLINE
+from stayfast.lab.claims.diet import DietClaim
 from stayfast.lab.claims.doctor import DoctorClaim
 from stayfast.lab.claims.fair import FAIR
 from stayfast.lab.claims.fleet import FleetClaim
@@ -50,7 +52,7 @@ def claims() -> dict[str, Claim]:
                                 FleetClaim(), FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), CapsClaim(), LANES_CLAIM,
                                 Stragglers(),
                                 Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), SemanticClaim(), TiersClaim(),
-                                TableClaim(),
-                                BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
-                                DoctorClaim(), JobThroughput(), BoardClaim(), PlanClaim(), DEADLINE, TOOLS, PARTIAL, AGENT)
+                                ClassifyClaim(), TableClaim(), DietClaim(), BudgetOverhead(), JobKills(), BatchRunClaim(),
+                                JobInterference(), ResumeClaim(), DoctorClaim(), JobThroughput(), BoardClaim(), PlanClaim(),
+                                DEADLINE, TOOLS, PARTIAL, AGENT)
     return {claim.name: claim for claim in found}

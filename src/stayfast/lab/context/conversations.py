@@ -143,6 +143,7 @@ def _plant_facts(writer: _Writer) -> list[PlantedFact]:
         writer.users[turn].append(_fill(rng.choice(form.sources), detail, value, rng))
         if form.kind not in IDS and form.kind != "name" and rng.random() < 0.1 and turn < writer.n_turns:
             fact = _change(writer, fact)
+            texts.add(f"{fact.value.number}")
         for _ in range(rng.randint(1, 2)):
             later = writer.pick_turn(fact.turn)
             (writer.assistants if rng.random() < 0.7 or later == fact.turn else writer.users)[later].append(
@@ -224,7 +225,10 @@ def _write_lines(
     lines = []
     for fact in sorted(facts, key=lambda fact: fact.turn):
         note = rng.choice(fact.form.notes).replace("{x}", fact.detail)
-        lines.append(Line("facts", note, fact.turn, about=fact, value=write_value(fact.value, rng)))
+        value = write_value(fact.value, rng)
+        if fact.value.unit and " = " in note and rng.random() < 0.1:  # the unit in the key
+            note, value = note.replace(" = ", f" ({fact.value.unit}) = "), f"{fact.value.number:.12g}"
+        lines.append(Line("facts", note, fact.turn, about=fact, value=value))
         if fact.form.kind in IDS and rng.random() < 0.7:
             lines.append(
                 Line("ids", rng.choice(("{v}", f"{fact.form.kind} {{v}}")), about=fact, value=write_value(fact.value, rng))
@@ -238,7 +242,7 @@ def _write_lines(
     for step in sorted(steps, key=lambda step: step.turn):
         notes = step.form.notes_done if step.state == "done" else step.form.notes_failed
         lines.append(Line("status", rng.choice(notes).format(x=step.detail), step.turn, step.state, step))
-    return lines + _write_story(writer, facts, rules)
+    return lines + _write_story(writer, facts, rules, steps)
 
 
 def _merge_some(lines: list[Line], rng: Random) -> list[Line]:
@@ -261,7 +265,9 @@ def _merge_some(lines: list[Line], rng: Random) -> list[Line]:
     return merged
 
 
-def _write_story(writer: _Writer, facts: list[PlantedFact], rules: list[PlantedRule]) -> list[Line]:
+def _write_story(
+    writer: _Writer, facts: list[PlantedFact], rules: list[PlantedRule], steps: list[PlantedStep]
+) -> list[Line]:
     rng = writer.rng
     lines = [Line("narrative", rng.choice(writer.domain.stories))]
     for fact in rng.sample(facts, min(len(facts), rng.randint(0, 2))):
@@ -271,7 +277,18 @@ def _write_story(writer: _Writer, facts: list[PlantedFact], rules: list[PlantedR
         Line("narrative", _as_sentence(rng.choice(rule.form.notes)[0].format(x=rule.detail)), about=rule)
         for rule in rng.sample(rules, min(len(rules), rng.randint(1, 3)))
     ]
+    for step in rng.sample(steps, min(len(steps), rng.randint(0, 1))):
+        lines.append(Line("narrative", write_step(step, step.state, rng), about=step))
     return lines
+
+
+def write_step(step: PlantedStep, state: State, rng: Random) -> str:
+    """A sentence of a narrative about a step."""
+    if state == "done":
+        return _as_sentence(rng.choice(step.form.notes_done).format(x=step.detail))
+    name, _, rest = step.form.call.format(x=step.detail).partition("(")
+    target = rest.split('"')[3]
+    return _as_sentence(f"{name.replace('_', ' ')} for {target} failed")
 
 
 def _as_sentence(note: str) -> str:

@@ -6,7 +6,15 @@ from random import Random
 from typing import Final
 
 from stayfast.core.context import Summary
-from stayfast.lab.context.conversations import LabConversation, Line, PlantedFact, PlantedRule, PlantedStep, make_summary
+from stayfast.lab.context.conversations import (
+    LabConversation,
+    Line,
+    PlantedFact,
+    PlantedRule,
+    PlantedStep,
+    make_summary,
+    write_step,
+)
 from stayfast.lab.context.values import IDS, NUMERIC, Value, change_unit, make_value, round_value, write_value
 
 Lines = tuple[Line, ...]
@@ -106,8 +114,16 @@ def _swap(kinds: frozenset[str], conversation: LabConversation, rng: Random) -> 
     return _with_value(lines, other, write_value(one.value, rng))
 
 
+def _steps_in(conversation: LabConversation, section: str) -> list[int]:
+    """The lines of a section that are about a step."""
+    lines = conversation.lines
+    return [at for at, line in enumerate(lines) if isinstance(line.about, PlantedStep) and line.section == section]
+
+
 def _change_state(conversation: LabConversation, rng: Random) -> Lines | None:
-    found = [at for at, line in enumerate(conversation.lines) if isinstance(line.about, PlantedStep)]
+    found = [
+        at for at, line in enumerate(conversation.lines) if isinstance(line.about, PlantedStep) and line.section == "status"
+    ]
     if not found:
         return None
     at = rng.choice(found)
@@ -118,6 +134,34 @@ def _change_state(conversation: LabConversation, rng: Random) -> Lines | None:
     text = rng.choice((line.text, rng.choice(notes).format(x=line.about.detail)))
     changed = replace(line, text=text, state="failed" if state == "done" else "done")
     return (*conversation.lines[:at], changed, *conversation.lines[at + 1 :])
+
+
+def _change_narrated_state(conversation: LabConversation, rng: Random) -> Lines | None:
+    found = [
+        at
+        for at, line in enumerate(conversation.lines)
+        if isinstance(line.about, PlantedStep) and line.section == "narrative"
+    ]
+    if not found:
+        return None
+    at = rng.choice(found)
+    line = conversation.lines[at]
+    assert isinstance(line.about, PlantedStep)
+    changed = replace(line, text=write_step(line.about, "failed" if line.about.state == "done" else "done", rng))
+    return (*conversation.lines[:at], changed, *conversation.lines[at + 1 :])
+
+
+def _change_id(conversation: LabConversation, rng: Random) -> Lines | None:
+    """Two neighbouring characters of an id change places, or its last one is lost."""
+    facts = [fact for fact in _facts(conversation, IDS) if fact.form.kind not in ("symbol", "version")]
+    if not facts:
+        return None
+    fact = rng.choice(facts)
+    text = fact.value.text
+    swaps = [at for at in range(len(text) - 1) if text[at] != text[at + 1] and text[at].isalnum() and text[at + 1].isalnum()]
+    at = rng.choice(swaps)
+    changed = rng.choice((text[:at] + text[at + 1] + text[at] + text[at + 2 :], text[:-1].rstrip("-#")))
+    return _with_value(conversation.lines, fact, changed)
 
 
 def _drop_error(conversation: LabConversation, rng: Random) -> Lines | None:
@@ -192,6 +236,8 @@ KINDS: Final[Mapping[str, Callable[[LabConversation, Random], Lines | None]]] = 
     "ids swapped": lambda conversation, rng: _swap(IDS, conversation, rng),
     "names swapped": lambda conversation, rng: _swap(frozenset(("name",)), conversation, rng),
     "done and failed exchanged": _change_state,
+    "state changed in the narrative": _change_narrated_state,
+    "id changed": _change_id,
     "error dropped": _drop_error,
     "invented": _invent,
     "order changed": _reorder,

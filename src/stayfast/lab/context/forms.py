@@ -296,6 +296,14 @@ CODING = Domain(
             ),
             ("tracing", "beta", "sharding"),
         ),
+        RuleForm(
+            ("Never merge a change of the {x} without review.", "The {x} is never changed without review."),
+            (
+                ("never change the {x} without review", "change the {x} without review"),
+                ("no change of the {x} without review", "changes of the {x} without review"),
+            ),
+            ("schema", "pricing", "firewall"),
+        ),
     ),
     (
         StepForm(

@@ -13,7 +13,8 @@ OnMatch = Literal["ignore", "flag", "block"]
 class ClassifierConfig:
     """One trained classifier."""
 
-    file: Annotated[str, SettingDoc("File of `stayfast classify train` (.npz).", pattern=r".+", form="the path of a file")]
+    file: Annotated[str, SettingDoc(
+        "A trained classifier (.npz; docs/classify.md).", pattern=r".+", form="the path of a file")]
     second: Annotated[Literal["auto", "off"], SettingDoc(
         "auto: texts with a small margin go to the second embedder, if the file was trained with it. off: never.")] = "auto"
     second_wait_s: Annotated[float, SettingDoc(

@@ -11,10 +11,11 @@ Source: arithmetic; prices are those of `policy.admission.price`. When wrong: wr
 some providers, which is not counted here; the shares are those of the last hour.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stayfast.core.prompt_versions import PromptVersionRow
-from stayfast.policy.admission.price import TOKENS_PER_PRICE
+
+TOKENS_A_PRICE: Final = 1_000_000  # prices are of a million tokens
 
 
 class CostOfChange(NamedTuple):
@@ -33,7 +34,7 @@ def usd_a_token(row: PromptVersionRow) -> float | None:
     if row.usd_per_mtok is None:
         return None
     cached = row.cached_ratio or 0.0
-    return (cached * _read_price(row) + (1 - cached) * row.usd_per_mtok) / TOKENS_PER_PRICE
+    return (cached * _read_price(row) + (1 - cached) * row.usd_per_mtok) / TOKENS_A_PRICE
 
 
 def usd_a_day(row: PromptVersionRow, n_tokens: float | None = None) -> float | None:
@@ -50,7 +51,7 @@ def cost_of_change(before: PromptVersionRow, after: PromptVersionRow) -> CostOfC
     if each is None or after.n_a_day is None or after.usd_per_mtok is None:
         return None
     fewer = (before.cached_ratio or 0.0) - (after.cached_ratio or 0.0)
-    less_usd = (after.usd_per_mtok - _read_price(after)) / TOKENS_PER_PRICE
+    less_usd = (after.usd_per_mtok - _read_price(after)) / TOKENS_A_PRICE
     return CostOfChange((after.n_tokens - before.n_tokens) * each * after.n_a_day,
                         before.n_tokens * fewer * less_usd * after.n_a_day)
 

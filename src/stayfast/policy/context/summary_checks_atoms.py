@@ -4,9 +4,9 @@ number, id    a number or id that two texts name, not tools alone and not the as
 invented      each number, date and id is in the source; each word of a name; each code span and each longer quotation
 unit          a number has its unit, in its clause at least, and none that the source lacks
 swapped       fit(a, b) = sum of the products of nearness of each word around a in the summary and around all mentions of b
-              in the source, + 0.8 if a turn is the same. Two values of one kind are swapped if
-              fit(a, b) + fit(b, a) > fit(a, a) + fit(b, b) + 0.6
-misplaced     fit(a, a) < 0.35, and another value of the source fits by 1.2 more
+              in the source, each / sqrt(values with the word), + 0.8 if a turn is the same. Two values of one kind are
+              swapped if fit(a, b) + fit(b, a) > fit(a, a) + fit(b, b) + 0.6
+misplaced     fit(a, a) < 0.35, and another value of the source fits by 1.6 more
 
 Not missing: whole numbers below 10 without a unit; numbers below 100 whose mentions share no word; a number whose last
 mention names another one that replaces it. Source: what summaries lose is reported alike by all who measured it; the
@@ -15,6 +15,7 @@ holds 14", are told apart by the nearest number alone; a number that a careful m
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -26,7 +27,7 @@ from stayfast.policy.context.summary_words import stem_of
 SAME_TURN: Final = 0.8
 SWAP_MARGIN: Final = 0.6
 MISPLACED_OWN: Final = 0.35
-MISPLACED_MARGIN: Final = 1.2
+MISPLACED_MARGIN: Final = 1.6
 MAX_WEIGHT: Final = 2.0  # of a word around a value
 MAX_COMPARED: Final = 60  # values of one kind in one summary
 COMMON: Final = 100
@@ -42,10 +43,18 @@ _QUOTED: Final = re.compile(r"`([^`\n]{2,200})`|[\"\u201c\u201e]([^\"\u201c\u201
 
 def find_missing(index: SourceIndex, statements: Sequence[Statement], pinned: Sequence[Atom]) -> Iterator[Violation]:
     """Numbers and ids of the source that the summary must have and has not."""
-    present = [atom for statement in statements for atom in statement.clause.atoms] + list(pinned)
+    present = [(atom, statement.clause.units) for statement in statements for atom in statement.clause.atoms]
+    present += [(atom, frozenset[str]()) for atom in pinned]
     for atom in find_required(index):
-        if not any(atom.matches(one) for one in present):
+        if not any(atom.matches(one) and _has_unit(one, units, atom) for one, units in present):
             yield Violation("number" if atom.kind != ID else "id", atom.text)
+
+
+def _has_unit(atom: Atom, units: frozenset[str], required: Atom) -> bool:
+    """Whether a number has the unit of a required one, itself or in its clause: a bare 95 may be another 95."""
+    if atom.quantity is None or required.quantity is None or not atom.quantity.lacks_unit_of(required.quantity):
+        return True
+    return required.quantity.dimension in units
 
 
 def find_required(index: SourceIndex) -> list[Atom]:
@@ -123,7 +132,7 @@ def find_invented(index: SourceIndex, statements: Sequence[Statement]) -> Iterat
                 yield from _check_number(index, statement, atom, dates, spelled)
             elif (
                 (atom.kind == DATE and not any(atom.matches(date) for date in dates))
-                or (atom.kind == ID and atom.key not in index.text)
+                or (atom.kind == ID and not index.has_id(atom.key))
                 or (atom.kind == NAME and not all(_is_known(word, index, words) for word in atom.text.lower().split()))
             ):
                 yield Violation("invented", atom.text)
@@ -153,6 +162,7 @@ def _check_number(
         if not is_in_date and quantity.values.isdisjoint(spelled):
             yield Violation("invented", atom.text)
         return
+    equal = [one for one in equal if one.clause.turn == statement.clause.turn] or equal
     others = [one.atom.quantity for one in equal if one.atom.quantity is not None]
     if all(quantity.lacks_unit_of(other) for other in others):
         if statement.clause.units.isdisjoint(other.dimension for other in others):
@@ -174,6 +184,7 @@ def find_swapped(index: SourceIndex, statements: Sequence[Statement]) -> Iterato
     for one in index.atoms:
         _add_place(places.setdefault(_kind_of(one.atom), []), one)
     for kind, found in kinds.items():
+        _weigh_rare_words(places.get(kind, ()))
         yield from _compare(found[:MAX_COMPARED], places.get(kind, ()))
 
 
@@ -193,6 +204,14 @@ def _add_place(places: list[_Place], one: SourceAtom) -> None:
     place.turns.add(one.clause.turn)
     for stem, weight in one.around.items():
         place.around[stem] = min(MAX_WEIGHT, place.around.get(stem, 0.0) + weight)
+
+
+def _weigh_rare_words(places: Sequence[_Place]) -> None:
+    """Divide the weight of each word by the root of the number of values that have it."""
+    counts = Counter(stem for place in places for stem in place.around)
+    for place in places:
+        for stem, weight in place.around.items():
+            place.around[stem] = weight / counts[stem] ** 0.5
 
 
 def _compare(found: Sequence[tuple[Statement, Atom, dict[str, float]]], places: Sequence[_Place]) -> Iterator[Violation]:

@@ -2,15 +2,16 @@
 
 Rules, each over a clause of the summary and the clauses of the source that share the most words with it:
 
-negation      clauses with 55 % of the weight of its words, the best ones within 15 %, of the same turn if there are any: one
-              has a negation if and only if the clause has, or it has the antonym of a word; nearly equal words (85 %) need
-              an equal parity of negations
+negation      clauses with 40 % of the weight of its words, the best ones within 15 % and with few other words, of the same
+              turn if there are any, and with a common number or id if it has any: one has a negation if and only if the
+              clause has, or it has the antonym of a word; nearly equal words (85 %), or a common condition after `without`,
+              need an equal parity of negations
 limit         a number that is an upper bound in the source (at most, until, under) is not a lower bound, and the reverse
 status        done is not what failed or is open, and the reverse: the best evidence by words, the same turn first; evidence
               is a tool's result with its call and, for STATUS, clauses that report a success, a failure, or an open step
 error         a tool's error without a later success of the same call is what a failed or open step reports; a step reports
               the errors that share the most words with it
-unsupported   at least 40 % of the content words of a clause occur in the source, or at most 3 do not; a step that is done
+unsupported   at least 34 % of the content words of a clause occur in the source, or at most 5 do not; a step that is done
               shares a third of its words with one clause
 
 Source: polarity and status are what summaries of conversations lose first, by all reports. When wrong: a paraphrase without
@@ -23,17 +24,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from stayfast.core.context import Violation
-from stayfast.policy.context.summary_clauses import Clause
+from stayfast.policy.context.summary_clauses import NAME, Clause
 from stayfast.policy.context.summary_index import IDENTIFIER, STATUS, STORY, Event, SourceIndex, Statement
-from stayfast.policy.context.summary_words import ANTONYMS, LOWER, UPPER, state_stems
+from stayfast.policy.context.summary_words import (
+    ANTONYMS,
+    LOWER,
+    UPPER,
+    is_content,
+    is_narrated_as_done,
+    state_stems,
+    stem_of,
+)
 
-SAME_WORDS: Final = 0.55
+ALIKE: Final = 0.6
+SAME_WORDS: Final = 0.4
 SAME_CONTENT: Final = 0.85
 SAME_TURN: Final = 0.5
 NEAR_BEST: Final = 0.15
 EVIDENCE: Final = 0.5
-SUPPORT: Final = 0.4
-MAX_UNKNOWN: Final = 3
+SUPPORT: Final = 0.34
+MAX_UNKNOWN: Final = 5
 _CONFLICTS: Final = {("done", "failed"), ("failed", "done"), ("done", "open"), ("open", "done")}
 
 
@@ -50,21 +60,34 @@ def find_denied(index: SourceIndex, statements: Sequence[Statement]) -> Iterator
 
 def _find_near(index: SourceIndex, clause: Clause) -> list[Clause]:
     """The clauses of the source that say the same, or its opposite."""
+    values = any(atom.kind != NAME for atom in clause.atoms)
     found = [
         (share, other)
         for share, other in index.overlaps(clause.stems)
-        if share >= SAME_WORDS and not other.is_question and len(other.stems) <= 4 * len(clause.stems)
+        if share >= SAME_WORDS
+        and not other.is_question
+        and len(other.stems) <= 4 * len(clause.stems)
+        and (not values or _share_a_value(clause, other))
     ]
     in_turn = [pair for pair in found if pair[1].turn == clause.turn]
     found = in_turn or found
     best = max((share for share, _ in found), default=0.0)
-    return [other for share, other in found if share >= best - NEAR_BEST]
+    near = [other for share, other in found if share >= best - NEAR_BEST]
+    alike = [len(clause.stems & other.stems) / len(clause.stems | other.stems) for other in near]
+    return [other for other, share in zip(near, alike, strict=True) if share >= ALIKE * max(alike)]
+
+
+def _share_a_value(clause: Clause, other: Clause) -> bool:
+    """Whether two clauses are about one number or id, and share a word besides it."""
+    return len(clause.stems & other.stems) > 1 and any(
+        atom.kind != NAME and atom.matches(one) for atom in clause.atoms for one in other.atoms
+    )
 
 
 def _agrees(index: SourceIndex, clause: Clause, other: Clause) -> bool:
     """Whether a clause of the source, or the rest of its sentence, has the polarity of a clause of the summary."""
     n = clause.n_negations
-    if len(clause.stems & other.stems) >= SAME_CONTENT * len(clause.stems | other.stems):
+    if len(clause.stems & other.stems) >= SAME_CONTENT * len(clause.stems | other.stems) or _has_condition(clause, other):
         return n % 2 == other.n_negations % 2
     if (n > 0) == (other.n_negations > 0):
         return True
@@ -75,12 +98,17 @@ def _agrees(index: SourceIndex, clause: Clause, other: Clause) -> bool:
     )
 
 
+def _has_condition(clause: Clause, other: Clause) -> bool:
+    """Whether a clause has the condition of another one: its words after `without`, of a clause with two negations."""
+    if other.n_negations < 2 or "without" not in other.words:
+        return False
+    after = other.words[other.words.index("without") + 1 :]
+    return not clause.stems.isdisjoint(stem_of(word) for word in after if is_content(word))
+
+
 def _is_antonym(clause: Clause, other: Clause) -> bool:
-    for word in clause.words:
-        opposite = ANTONYMS.get(word)
-        if opposite is not None and opposite in other.words and word not in other.words and opposite not in clause.words:
-            return True
-    return False
+    mine, others = {stem_of(word) for word in clause.words}, {stem_of(word) for word in other.words}
+    return any(stem in ANTONYMS and ANTONYMS[stem] in others - mine for stem in mine - others)
 
 
 def find_turned_limits(index: SourceIndex, statements: Sequence[Statement]) -> Iterator[Violation]:
@@ -111,7 +139,7 @@ def find_wrong_states(index: SourceIndex, statements: Sequence[Statement]) -> It
     """Steps with another state than the source's."""
     for statement in statements:
         clause = statement.clause
-        state = statement.state or (clause.state if statement.section == STORY else "")
+        state = statement.state or (_narrated_state(clause) if statement.section == STORY else "")
         stems = clause.stems - state_stems(clause.words)
         if not state or not stems:
             continue
@@ -127,6 +155,12 @@ def find_wrong_states(index: SourceIndex, statements: Sequence[Statement]) -> It
             yield Violation("unsupported", statement.item)
 
 
+def _narrated_state(clause: Clause) -> str:
+    if not clause.state and not clause.n_negations and is_narrated_as_done(clause.words):
+        return "done"
+    return clause.state
+
+
 def _find_evidence(index: SourceIndex, clause: Clause, stems: frozenset[str], *, is_step: bool) -> list[str]:
     """The states that the best evidence shows; of equally good evidence the last. For the narrative, results of tools count
     alone.
@@ -137,9 +171,10 @@ def _find_evidence(index: SourceIndex, clause: Clause, stems: frozenset[str], *,
         if is_step and other.state and share >= EVIDENCE and not other.is_question and other.role != "tool"
     ]
     for event in index.events:
-        n = len(stems & event.about)
-        if n / len(stems) >= EVIDENCE and (is_step or n > 1):
-            found.append((n / len(stems), event.turn, event.state))
+        shared = stems & event.about
+        share = sum(map(index.weigh, shared)) / sum(map(index.weigh, stems))
+        if share >= EVIDENCE and (is_step or len(clause.stems & event.about) > 1):
+            found.append((share, event.turn, event.state))
     in_turn = [one for one in found if one[1] == clause.turn]
     found = in_turn or found
     best = max((share for share, _, _ in found), default=0.0)
@@ -161,7 +196,7 @@ def find_lost_errors(index: SourceIndex, statements: Sequence[Statement]) -> Ite
     reported = set[int]()
     for statement in statements:
         state = statement.state or statement.clause.state
-        if statement.section == IDENTIFIER or state not in ("failed", "open"):
+        if statement.section not in (STATUS, STORY) or state not in ("failed", "open"):
             continue
         scores = [_score_report(event, statement.clause, calls, state) for event in errors]
         best = max(scores, default=0.0)
@@ -172,7 +207,10 @@ def find_lost_errors(index: SourceIndex, statements: Sequence[Statement]) -> Ite
 
 
 def _score_report(event: Event, clause: Clause, calls: Mapping[str, int], state: str) -> float:
-    score = sum(1 / calls[stem] for stem in event.called & clause.stems)
+    shared = event.called & clause.stems
+    if state == "open" and len(shared) < min(2, len(event.called)):
+        return 0.0
+    score = sum(1 / calls[stem] for stem in shared)
     is_same_turn = event.turn == clause.turn and (score > 0 or state == "failed")
     return score + SAME_TURN * is_same_turn
 

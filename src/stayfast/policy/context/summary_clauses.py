@@ -56,10 +56,11 @@ _SCAN: Final = re.compile(
     r"|(?P<word>[^\W\d_]+(?:['\u2019][^\W\d_]+)*)|(?P<digits>\d+)|(?P<comma>[,;|()\[\]{}])"
 )
 _ATTACHED: Final = re.compile(r"(?P<num>\d+(?:[.,]\d+)?)(?P<scale>[kK](?=$|-))?-?(?P<unit>[^\W\d_]+)?")
-_SENTENCE: Final = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]?[^\Wa-z_]|\d)|\n+|;\s+|\s*\u2022\s*")
+_SENTENCE: Final = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]?[^\Wa-z_]|[\d/#~`]|\w*[A-Z_\d])|\n+|;\s+|\s*\u2022\s*")
 _CLAUSE: Final = re.compile(
     r",?\s+(?=(?:but|however|although|though|while|whereas|because|aber|mais|pero)\b)|,\s+(?=(?:and|so|then|not|never"
-    r"|don't|do not|without|except|und|et|y)\b)|\s+(?:\u2014|\u2013|--?|\u2192|->|=>)\s+",
+    r"|don't|do not|without|except|und|et|y)\b)|\s+(?=and (?:nobody|no one|nothing|it|they|we|you|he|she|I|that"
+    r"|this)\b)|\s+(?:\u2014|\u2013|--?|\u2192|->|=>)\s+",
     re.IGNORECASE,
 )
 _LIST_MARK: Final = re.compile(r"\s*(?:[-*+>]+\s+|\d{1,2}[.)]\s+|#+\s+)")
@@ -95,6 +96,7 @@ _GENERIC: Final = frozenset(
         "PM",
     )
 )
+_UNIT_SIGNS: Final = re.compile("\u00b0[CF]|[%$\u20ac\u00a3\u00a5]")
 _APOSTROPHES: Final = str.maketrans("", "", "'\u2019")
 
 
@@ -293,6 +295,7 @@ def _read_clause(
         if token.atom is not None and token.atom.quantity is not None:
             stems.add(f"#{min(token.atom.quantity.values):g}")
     part = text[start:end]
+    units.update(unit[0] for sign in _UNIT_SIGNS.findall(part) if (unit := read_unit(sign)) is not None)
     return Clause(
         part,
         turn,

@@ -6,11 +6,13 @@ is an event: the words of the call and of the beginning of its result, and the s
 parallel calls are matched with their results by order.
 """
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from stayfast.core.context import Summary, TurnText
-from stayfast.policy.context.summary_clauses import Atom, Clause, split_clauses
+from stayfast.policy.context.summary_clauses import ID, Atom, Clause, split_clauses
 
 FACT, IDENTIFIER, STATUS, STORY = "fact", "id", "status", "narrative"
 UNKNOWN: Final = 0.5  # weight of a stem that the source does not have
@@ -49,7 +51,19 @@ class Event(NamedTuple):
 class SourceIndex:
     """The clauses of the covered turns."""
 
-    __slots__ = ("_by_stem", "_sentences", "atoms", "clauses", "events", "numbers", "stems", "text", "texts")
+    __slots__ = (
+        "_by_stem",
+        "_ids",
+        "_n_events",
+        "_sentences",
+        "atoms",
+        "clauses",
+        "events",
+        "numbers",
+        "stems",
+        "text",
+        "texts",
+    )
 
     def __init__(self, source: Sequence[TurnText]) -> None:
         self.texts = source
@@ -69,6 +83,8 @@ class SourceIndex:
                 self.numbers.setdefault(value, []).append(one)
         self.stems = frozenset(stem for clause in self.clauses for stem in clause.stems)
         self.events = list(_find_events(source))
+        self._ids = frozenset(one.atom.key for one in self.atoms if one.atom.kind == ID)
+        self._n_events = Counter(stem for event in self.events for stem in event.about)
         self._by_stem: dict[str, list[int]] = {}
         self._sentences: dict[int, list[Clause]] = {}
         for at, clause in enumerate(self.clauses):
@@ -87,6 +103,17 @@ class SourceIndex:
             for at in found:
                 shares[at] = shares.get(at, 0.0) + weight
         return [(share / total, self.clauses[at]) for at, share in shares.items()]
+
+    def has_id(self, key: str) -> bool:
+        """Whether the source has an id, whole or as a part of a longer one between marks: a file's name in its path."""
+        if key in self._ids:
+            return True
+        return key in self.text and re.search(rf"(?<!\w){re.escape(key)}(?!\w)", self.text) is not None
+
+    def weigh(self, stem: str) -> float:
+        """The weight of a word among the events: the fewer have it, the more."""
+        n = self._n_events[stem]
+        return n**-0.5 if n else UNKNOWN
 
     def sentence_of(self, clause: Clause) -> list[Clause]:
         """The clauses of a clause's sentence."""

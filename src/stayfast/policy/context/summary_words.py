@@ -58,7 +58,7 @@ fail fails failed failing failure error errors errored crash crashed crashes bro
 unsuccessful unsuccessfully aborted declined bounced fehlgeschlagen fehler échoué falló""")
 DONE: Final = _words("""
 done complete completed completes finished finish succeeded success successful successfully fixed resolved deployed merged
-passed passes passing sent shipped created updated installed migrated booked confirmed refunded approved uploaded issued
+passed pass passes passing sent shipped created updated installed migrated booked confirmed refunded approved uploaded issued
 delivered applied works working added removed published restored cancelled canceled replaced processed paid exported
 imported rebuilt restarted verified closed saved loaded renamed erledigt fertig terminé listo""")
 OPEN: Final = _words("""
@@ -69,23 +69,20 @@ _OPEN_PHRASES: Final = re.compile(
     r"|to be (?:done|decided)"
     r"|needs? to be|in progress|will (?:be )?|should be|is due|to ?do)\b", re.IGNORECASE)
 _FAILED_PHRASES: Final = re.compile(
-    r"\b(?:timed out|time-out|could ?n[o']t|cannot be|was unable|were unable|did ?n[o']t (?:work|succeed|pass|go through)"
+    r"\b(?:timed out|time-out|could ?n[o']t|cannot be|was unable|were unable|(?:did|do|does) ?n[o']t (?:work|succeed|pass"
+    r"|apply|go through)"
     r"|went wrong|gave up|without success|no success|unable to)\b", re.IGNORECASE)
+# With a negation these are orders, not reports.
+_ORDERS: Final = re.compile(
+    r"\b(?:must|should|shall|may|might|can|could|will|would|do|does|never|wants?|without)\b|\b(?:don|won)['\u2019]?t\b",
+    re.IGNORECASE)
 _NOT_FAILED: Final = re.compile(r"\b(?:no|0|zero|without(?: any)?) (?:errors?|failures?)\b", re.IGNORECASE)
 
-ANTONYMS: Final[dict[str, str]] = {}
-for _pair in ("increase decrease", "increased decreased", "raise lower", "raised lowered", "enable disable",
-              "enabled disabled",
-              "accept reject", "accepted rejected", "allowed forbidden", "include exclude", "included excluded",
-              "before after", "more less", "maximum minimum", "earlier later", "faster slower", "higher lower",
-              "approved rejected", "approve reject", "public private", "mandatory optional", "manual automatic",
-              "cheaper dearer", "internal external", "buy sell", "online offline"):
-    _one, _other = _pair.split()
-    ANTONYMS.setdefault(_one, _other)
-    ANTONYMS.setdefault(_other, _one)
-
+_WANTED: Final = _words("""
+asked wanted tried attempted requested planned needed expected supposed will would should could may might if to""")
+_PAST: Final = _words("built ran drew sent made wrote got")
 _POLAR: Final = _words("allow allowed allows permitted permit permits okay ok yes may must can should could would will "
-                       "shall do does did possible able accept accepts accepted acceptable fine option options")
+                       "shall do does did possible able fine option options")
 _EMPTY: Final = _words("""
 a an the this that these those it its he she they them their his her i we you your our my me us him and or but if then than
 so as at by for from in into of on onto to up with within about over under per via be is are was were been being am has have
@@ -102,7 +99,7 @@ gli uno e ma di da su per o os as um uma e mas em na no het een en maar van voor
 def stem_of(word: str) -> str:
     """The stem of a word in lower case."""
     stem = word
-    if len(stem) > 4 and stem.endswith("ies"):
+    if len(stem) > 4 and stem.endswith(("ies", "ied")):
         stem = stem[:-3] + "y"
     for suffix in ("ing", "ed", "ly", "es", "s"):
         if stem.endswith(suffix) and len(stem) - len(suffix) >= 3 and not stem.endswith("ss"):
@@ -113,6 +110,16 @@ def stem_of(word: str) -> str:
     if len(stem) > 3 and stem.endswith("e"):
         stem = stem[:-1]
     return stem[:N_STEM]
+
+
+ANTONYMS: Final[dict[str, str]] = {}
+for _pair in ("increase decrease", "raise lower", "enable disable",              "accept reject", "include exclude",
+              "before after", "more less", "maximum minimum", "earlier later", "faster slower", "higher lower",
+              "approve reject", "public private", "mandatory optional", "manual automatic",
+              "cheaper dearer", "internal external", "buy sell", "online offline"):
+    _one, _other = _pair.split()
+    ANTONYMS[stem_of(_one)] = stem_of(_other)
+    ANTONYMS[stem_of(_other)] = stem_of(_one)
 
 
 def state_stems(words: Sequence[str]) -> frozenset[str]:
@@ -135,6 +142,11 @@ def count_negations(text: str, words: Sequence[str]) -> int:
     return max(0, n)
 
 
+def is_narrated_as_done(words: Sequence[str]) -> bool:
+    """Whether a sentence tells in the past tense what was done, and not what was wanted."""
+    return _WANTED.isdisjoint(words) and any(word in _PAST or (len(word) > 4 and word.endswith("ed")) for word in words)
+
+
 def state_of(text: str, words: Sequence[str]) -> str:
     """What a clause reports of a step: done, failed, open, or nothing."""
     is_negative = count_negations(text, words) % 2 == 1
@@ -145,5 +157,7 @@ def state_of(text: str, words: Sequence[str]) -> str:
     if not FAILED.isdisjoint(words):
         return "done" if _NOT_FAILED.search(text) or is_negative else "failed"
     if not DONE.isdisjoint(words):
-        return "failed" if is_negative else "done"
+        if is_negative:
+            return "" if _ORDERS.search(text) else "failed"
+        return "done"
     return ""

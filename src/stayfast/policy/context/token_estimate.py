@@ -28,7 +28,7 @@ from typing import Any, Final
 Counts = Sequence[float]
 
 N_WARM: Final = 256
-EVERY: Final = 128
+EVERY: Final = 256
 WRONG: Final = 0.1
 N_WRONG: Final = 3
 N_AGAIN: Final = 128

@@ -135,11 +135,14 @@ class SampledRequest(dialect.GenerationRequest, gc=False, kw_only=True):
     logit_bias: dict[str, dialect.BoundedFloat] | None = None
 
 
+ChatMessages = Annotated[list[ChatSystem | Developer | ChatUser | ChatAssistant | ToolMessage | FunctionMessage],
+                         Meta(min_length=1)]
+
+
 class ChatRequest(SampledRequest, gc=False, kw_only=True):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[ChatSystem | Developer | ChatUser | ChatAssistant | ToolMessage | FunctionMessage],
-                        Meta(min_length=1)]
+    messages: ChatMessages
     max_tokens: dialect.PositiveInt | None = None
     max_completion_tokens: dialect.PositiveInt | None = None
     tools: list[ChatToolDef] | None = None

@@ -149,8 +149,10 @@ Rules:
 
 
 def summary_prompt(source: Sequence[TurnText], previous: Summary | None = None,
-                   violations: Sequence[Violation] = ()) -> str:
-    """The prompt for a small model. `previous`: a summary of the turns before. `violations`: of its last answer."""
+                   violations: Sequence[Violation] = (), required: Sequence[str] = ()) -> str:
+    """The prompt for a small model. `previous`: a summary of the turns before. `violations`: of its last answer. `required`:
+    numbers and ids that the summary must have (`summary_checks.find_required_texts`).
+    """
     parts = [_TASK]
     if previous is not None:
         parts.append("This summary stands for the turns before. Merge it with the conversation into one.\n"
@@ -158,6 +160,8 @@ def summary_prompt(source: Sequence[TurnText], previous: Summary | None = None,
                                               narrative=previous.narrative, covers=previous.covers)))
     lines = [f"[t{text.turn} {text.role}{' error' if text.is_error else ''}] {_shorten(text)}" for text in source]
     parts.append("<conversation>\n" + "\n".join(lines) + "\n</conversation>")
+    if required:
+        parts.append("These must be in the summary:\n" + "\n".join(f"- {escape_markup(text)}" for text in required))
     if violations:
         parts.append("Your last summary was rejected. Correct these points:\n" + "\n".join(
             f"- {violation.rule}: {escape_markup(violation.item)}" for violation in violations))

@@ -77,8 +77,6 @@ class InputTokensRequest(Struct, gc=False, kw_only=True):
     text: TextConfig | None = None
     reasoning: Reasoning | None = None
     truncation: str | None = None
-    previous_response_id: str | None = None
-    conversation: str | normal.RawObject | None = None
 
 
 class ResponsesRequest(dialect.GenerationRequest, gc=False, kw_only=True):

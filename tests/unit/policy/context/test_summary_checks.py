@@ -67,7 +67,11 @@ def test_check_summary_good_summary_breaks_no_rule() -> None:
         (("travel costs = 1200 EUR", "food costs = 340 EUR", "see /etc/passwd"), "invented"),
         (("travel costs = 1200 EUR", "food costs = 340 EUR", "book flights"), "negation"),
         (
-            ("travel costs = 1200 EUR", "food costs = 340 EUR", "elephants paint colourful umbrellas underwater"),
+            (
+                "travel costs = 1200 EUR",
+                "food costs = 340 EUR",
+                "elephants paint colourful umbrellas underwater, whistling melodies",
+            ),
             "unsupported",
         ),
         (("travel costs = 1200 EUR", "food costs = 340 EUR", 'he said "let us fly to the moon"'), "invented"),

@@ -86,3 +86,23 @@ def test_find_swapped_numbers_by_the_words_around_them(statements: tuple[str, ..
     """The order of the facts does not matter."""
     index = index_of("I paid 120 EUR for the lamp.", "The desk cost me 450 EUR.")
     assert len(list(find_swapped(index, read_statements(facts(*statements))))) == n
+
+
+def test_find_missing_a_bare_number_is_another_one() -> None:
+    """95 guests are not 95 seconds, unless the clause names the unit."""
+    index = index_of("The read timeout is 95 seconds.", "A read timeout of 95 s. We are 95 guests.")
+
+    def missing(fact: str) -> list[str]:
+        return [violation.item for violation in find_missing(index, read_statements(facts(fact)), [])]
+
+    assert missing("95 guests") == ["95 seconds"]
+    assert missing("read timeout (seconds) = 95") == []
+
+
+def test_find_invented_unit_of_the_same_turn_counts() -> None:
+    """A bare 46 of another turn does not excuse a dropped unit."""
+    index = index_of("The job takes 46 days.", "There are 46 rows.")
+    kept = Summary(facts=(SummaryItem("46 rows", 2),))
+    assert list(find_invented(index, read_statements(kept))) == []
+    dropped = Summary(facts=(SummaryItem("job takes 46", 1),))
+    assert [violation.rule for violation in find_invented(index, read_statements(dropped))] == ["unit"]

@@ -106,6 +106,8 @@ def test_find_wrong_states_of_steps(item: SummaryItem, *, is_wrong: bool) -> Non
         ("Booking the blue room succeeded.", False),
         ("Booking the green room succeeded.", True),
         ("The sky was confirmed.", False),
+        ("The green room was reserved in the book.", True),
+        ("The user wanted to book the green room.", False),
     ],
 )
 def test_find_wrong_states_of_the_narrative(narrative: str, *, is_wrong: bool) -> None:

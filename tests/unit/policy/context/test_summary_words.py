@@ -2,7 +2,14 @@
 
 import pytest
 
-from stayfast.policy.context.summary_words import count_negations, is_content, state_of, state_stems, stem_of
+from stayfast.policy.context.summary_words import (
+    count_negations,
+    is_content,
+    is_narrated_as_done,
+    state_of,
+    state_stems,
+    stem_of,
+)
 
 
 def words(text: str) -> list[str]:
@@ -58,6 +65,13 @@ def test_stem_of_forms_of_one_word_are_equal() -> None:
     assert stem_of("queries") == stem_of("query")
     assert stem_of("planned") == stem_of("plan")
     assert state_stems(["room", "booked"]) == {stem_of("booked")}
+
+
+def test_is_narrated_as_done_past_tense_without_a_wish() -> None:
+    """What was wanted was not done."""
+    assert is_narrated_as_done(words("the image was built"))
+    assert is_narrated_as_done(words("patched the router"))
+    assert not is_narrated_as_done(words("the user wanted it patched"))
 
 
 def test_is_content_excludes_function_words() -> None:
