@@ -63,3 +63,23 @@ def import_s(module: str) -> float:
         after = os.times()
         best_s = min(best_s, after.children_user + after.children_system - before.children_user - before.children_system)
     return best_s
+
+
+WITHOUT_EXTRAS = """
+import sys
+for extra in ("numpy", "tokenizers", "onnx", "onnxruntime", "usearch", "wordllama", "bpe_openai", "jsonschema_rs"):
+    sys.modules[extra] = None
+from stayfast.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(("words", "status", "shown"), [
+    (["prove", "--list"], 0, "classify"),
+    (["classify", "show", "x.npz"], 1, "numpy is not installed; pip install '.[classify]'"),
+    (["cache", "eval", "--classes", "x.csv"], 1, "is not installed; pip install '.[semantic]'"),
+])
+def test_command_without_extras_runs_or_names_them(words: list[str], status: int, shown: str) -> None:
+    done = python("-c", WITHOUT_EXTRAS, *words)
+    assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
+    assert shown in done.stdout + done.stderr

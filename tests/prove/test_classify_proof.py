@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stayfast.lab.claims import classify
+from stayfast.lab import classify_trials
 from stayfast.lab.claims.classify import CLASSES, ClassifyClaim
 from stayfast.lab.harness.claim import ClaimResult, Conditions, NeedsData, Verdict
 from stayfast.policy.classify.training import train_classifier
@@ -35,7 +35,7 @@ class StaticEncoder:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of 144 examples, and an encoder without a model."""
-    monkeypatch.setattr(classify, "load_encoder", lambda config, cache_dir: StaticEncoder())
+    monkeypatch.setattr(classify_trials, "load_encoder", lambda config, cache_dir: StaticEncoder())
     rows = [f"{text} {closing},{label}" for label, texts in EXAMPLES.items() for text in texts for closing in CLOSINGS]
     (tmp_path / CLASSES).write_text("text,category\n" + "\n".join(rows) + "\n")
     return tmp_path
@@ -56,7 +56,7 @@ def test_classify_claim_labels_that_can_be_learned_hold(folder: Path) -> None:
 
 def test_classify_claim_weights_of_shuffled_labels_fall_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = train_classifier
-    monkeypatch.setattr(classify, "train_classifier", lambda vectors, rows, labels, **options: train(
+    monkeypatch.setattr(classify_trials, "train_classifier", lambda vectors, rows, labels, **options: train(
         vectors, np.random.default_rng(1).permutation(rows), labels, **options))
     assert run(folder).verdict is Verdict.FALLS_SHORT
 

