@@ -272,6 +272,7 @@ def lower_floor_records() -> list[Any]:
 @pytest.mark.parametrize("cls", lower_floor_records())
 def test_config_classes_reject_values_outside_bounds(cls: type[Any]) -> None:
     """A value beyond a bound is refused by the dataclass itself, wherever it is made."""
+    needed = {setting.name: "x" for setting in record_settings(RecordField(cls)) if setting.default is MISSING}
     for setting in record_settings(RecordField(cls)):
         shape = setting.shape.inner if isinstance(setting.shape, OptionalField) else setting.shape
         shape = shape.number if isinstance(shape, WordOrNumber) else shape
@@ -283,7 +284,7 @@ def test_config_classes_reject_values_outside_bounds(cls: type[Any]) -> None:
         for bound, beyond in ((about.minimum, -step), (about.maximum, step * abs(about.maximum or 1)), (about.more_than, 0)):
             if bound is not None:
                 with pytest.raises(ValueError, match=f"^{setting.name} must be"):
-                    cls(**{setting.name: kind(bound + beyond)})
+                    cls(**needed, **{setting.name: kind(bound + beyond)})
 
 
 @pytest.mark.parametrize("cls", lower_floor_records())

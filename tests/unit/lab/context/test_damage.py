@@ -31,8 +31,8 @@ def test_damage_summary_each_kind_changes_the_summary() -> None:
 
 def test_measure_damage_finds_most_damage_and_few_good_summaries() -> None:
     """The bounds of the proof are tighter, and over more conversations."""
-    result = measure_damage(1, 12)
+    result = measure_damage(1, 5)
     assert sum(found for found, _ in result.by_kind.values()) >= 0.95 * sum(n for _, n in result.by_kind.values())
-    assert result.n_false_alarms <= 2
-    assert result.n_good == 12
+    assert result.n_false_alarms <= 1
+    assert result.n_good == 5
     assert result.quantile_ms(0.5) > 0
