@@ -4,6 +4,8 @@ import asyncio
 from pathlib import Path
 from random import Random
 
+import msgspec
+
 from stayfast.core.clock import SystemClock
 from stayfast.core.deadline import Deadline
 from stayfast.core.types import Request
@@ -11,8 +13,9 @@ from stayfast.pipeline.context.history_jobs import HistoryState, SummaryMaker
 from stayfast.pipeline.context.history_step import HistoryStep
 from stayfast.pipeline.context.history_summarizer import HistorySummarizer
 from stayfast.pipeline.context.step import ContextFacts
-from stayfast.pipeline.context.token_counter import UNLEARNED
+from stayfast.pipeline.context.token_counter import UNLEARNED, TokenCount
 from stayfast.policy.context.history import HistoryConfig
+from stayfast.stores.memory import MemoryStore
 from stayfast.stores.remote_store import RemoteStore, SharedConfig
 from stayfast.stores.sqlite import SqliteBackend
 from stayfast.testing import RecordingSink
@@ -79,4 +82,40 @@ def test_history_without_its_store_is_sent_raw(tmp_path: Path) -> None:
         assert "<summary" not in await process.send(chat_of(9))
         await process.wait_for_summaries()
         await process.store.close()
+    asyncio.run(main())
+
+
+class RoughCounter:
+    """Counts up to `error` too much or too little, each time otherwise, as an estimate that is still learned."""
+
+    def __init__(self, error: float) -> None:
+        self.error = error
+        self.rng = Random(3)
+
+    def count(self, request: Request) -> TokenCount:
+        return TokenCount(int(len(request.body) / 4 * (1 + self.rng.uniform(-self.error, self.error))))
+
+    def count_text(self, text: str) -> int:
+        return len(text) // 4
+
+
+async def count_new_beginnings(error: float) -> int:
+    """How often a request of one conversation does not begin as the one before."""
+    clock, n_changes, before = SystemClock(), 0, list[object]()
+    step = HistoryStep(HistoryConfig("trim", allowance_tokens=2000), MemoryStore(100_000), RoughCounter(error), None,
+                       HistoryState(), clock=clock)
+    for n_turns in range(1, 80):
+        facts = ContextFacts("m", "acme", b"", "", Deadline(clock.now() + 30), lambda text: None, lambda how: None)
+        sent = msgspec.json.decode((await step.apply(chat_of(n_turns), facts)).body)["messages"]
+        n_changes += sent[:len(before) - 1] != before[:-1]
+        before = sent
+    return n_changes
+
+
+def test_history_with_estimated_tokens_begins_as_the_request_before_as_often_as_with_exact_ones() -> None:
+    """Else the provider's prompt cache misses at every second turn (48 to 62 of 118, where 18 are due)."""
+    async def main() -> None:
+        exact = await count_new_beginnings(0.0)
+        for error in (0.005, 0.02, 0.05):
+            assert await count_new_beginnings(error) <= exact + 2
     asyncio.run(main())

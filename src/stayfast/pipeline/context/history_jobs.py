@@ -15,7 +15,7 @@ from stayfast.pipeline.context.history_records import LinkedTurns, StoredSummary
 from stayfast.pipeline.context.history_summarizer import ADOPTED, FAILED, REFUSED, HistorySummarizer
 from stayfast.pipeline.context.token_counter import TokenCounter
 from stayfast.pipeline.tasks import BackgroundTasks
-from stayfast.policy.context.history import HistoryConfig, divide_span
+from stayfast.policy.context.history import HistoryConfig, SentHistory, divide_span
 from stayfast.policy.context.summary_merge import limit_summary, merge_summaries
 from stayfast.stores.base import Store
 from stayfast.wire.context.summary import render_summary
@@ -67,7 +67,7 @@ class HistoryState:
     def __init__(self) -> None:
         self.jobs: dict[bytes, SummaryJob] = {}  # by the key of the summary
         self.failed: RecentItems[str] = RecentItems(MAX_CONVERSATIONS)  # keys of summaries that were not adopted: why
-        self.used: RecentItems[int] = RecentItems(MAX_CONVERSATIONS)  # summarized turns, by the turns before the newest
+        self.used: RecentItems[SentHistory] = RecentItems(MAX_CONVERSATIONS)  # by the turns before the newest
         self.requests: Counter[str] = Counter()  # with a long history: raw, summarized, trimmed
         self.summaries: Counter[str] = Counter()  # adopted, refused, failed, too_long, deleted
         self.rules: Counter[str] = Counter()  # that refused summaries broke
@@ -78,6 +78,12 @@ class HistoryState:
         if not self.jobs and not len(self.failed):
             return []
         return [after for after, link in enumerate(conversation.links) if link in self.jobs or link in self.failed]
+
+    def find_used(self, conversation: LinkedTurns) -> SentHistory | None:
+        """How an earlier request of this turn, or else of the one before, was sent."""
+        links = conversation.links
+        used = self.used.get(links[-2])
+        return used if used is not None or len(links) < 3 else self.used.get(links[-3])
 
     def delete_running(self, route: str | None, tenant: str | None, tag: str | None) -> int:
         """Discard the summaries that are being made and match; None matches any. Returns how many."""

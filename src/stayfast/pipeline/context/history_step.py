@@ -18,7 +18,14 @@ from stayfast.pipeline.context.history_records import LinkedTurns, StoredSummary
 from stayfast.pipeline.context.history_summarizer import find_verbatim
 from stayfast.pipeline.context.step import ContextFacts
 from stayfast.pipeline.context.token_counter import TokenCounter
-from stayfast.policy.context.history import HistoryConfig, HistoryPlan, KnownSummary, plan_history, share_tokens
+from stayfast.policy.context.history import (
+    HistoryConfig,
+    HistoryPlan,
+    KnownSummary,
+    SentHistory,
+    plan_history,
+    share_tokens,
+)
 from stayfast.stores.base import Store
 from stayfast.stores.memory import MemoryStore
 from stayfast.wire.context.summary import render_summary
@@ -54,10 +61,11 @@ class HistoryStep:
             return request
         found = await self._find_summary(conversation, facts.deadline.at)
         known = KnownSummary(found.after, found.n_tokens) if found is not None else None
-        plan = plan_history(conversation.sizes, self.config, known, tried=self.state.list_tried(conversation))
+        plan = plan_history(conversation.sizes, self.config, known, tried=self.state.list_tried(conversation),
+                            before=self.state.find_used(conversation))
         if plan.start is not None and self._maker is not None:
             self._maker.start(SummaryJob(conversation, plan.start, found))
-        self.state.used.set(conversation.links[-2], plan.n_summarized)
+        self.state.used.set(conversation.links[-2], SentHistory(plan.n_summarized, plan.cut))
         return self._rewrite(request, conversation, plan, found, facts)
 
     def _read_long_conversation(self, request: Request, facts: ContextFacts) -> LinkedTurns | None:
@@ -82,12 +90,12 @@ class HistoryStep:
             return None
         links, sizes = conversation.links, conversation.sizes
         if _is_inside_turn(conversation.turns) and (used := self.state.used.get(links[-2])) is not None:
-            return await self._read(conversation, used, until) if used else None
+            return await self._read(conversation, used.n_summarized, until) if used.n_summarized else None
         last = len(sizes) - self.config.raw_turns
         if isinstance(self.store, MemoryStore):
             return self._find_newest_in_memory(self.store, conversation, last)
         used = self.state.used.get(links[-3]) if len(links) > 2 else None
-        current = await self._read(conversation, used, until) if used else None
+        current = await self._read(conversation, used.n_summarized, until) if used and used.n_summarized else None
         if current is not None and current.n_tokens + sum(sizes[current.after:]) <= self.config.start_tokens:
             return current
         return await self._find_newest(conversation, current, last, until)

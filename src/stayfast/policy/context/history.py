@@ -10,8 +10,9 @@ Rule, with the tokens of all turns, and A = `allowance_tokens`:
     beyond A             the oldest turns that no summary covers are left out until start_at * A remains
 
 A provider's prompt cache misses when the beginning of a prompt changes. Therefore a summary is replaced only after GAIN * A
-more tokens, and turns are left out in steps of (1 - start_at) * A. The steps are found again from the sizes of the turns
-alone, so that another process cuts at the same place.
+more tokens, and turns are left out in steps of (1 - start_at) * A. The turns that were left out of the last request stay
+out: sizes are estimates, which change a little with each request. A process that has not seen it finds the steps again from
+the sizes of the turns.
 Source: trigger and bounds as in the design of published agents (60 % of the allowance, the last 2 to 4 turns raw).
 When wrong: the last `raw_turns` are always sent, even if they alone exceed the allowance. Sizes are estimates where the
 route counts no tokens exactly, so the allowance is not a limit of the model's context.
@@ -82,6 +83,13 @@ class KnownSummary(NamedTuple):
     n_tokens: int
 
 
+class SentHistory(NamedTuple):
+    """How an earlier request of a conversation was sent: as a HistoryPlan, the turns [0, cut) were not."""
+
+    n_summarized: int
+    cut: int
+
+
 class HistoryPlan(NamedTuple):
     """The turns [0, cut) are not sent; a summary stands for the first `n_summarized` of them. `n_tokens`: of what is sent.
 
@@ -100,21 +108,34 @@ class HistoryPlan(NamedTuple):
 
 
 def plan_history(sizes: Sequence[int], config: HistoryConfig, known: KnownSummary | None = None, *,
-                 tried: Iterable[int] = ()) -> HistoryPlan:
+                 tried: Iterable[int] = (), before: SentHistory | None = None) -> HistoryPlan:
     """Decide for one request. sizes: tokens of its turns, the newest last. known: the newest summary of its beginning.
-    tried: numbers of turns whose summary is being made, or could not be made.
+    tried: numbers of turns whose summary is being made, or could not be made. before: how the request before it was sent.
     """
     n, first, n_summary = len(sizes), known.after if known is not None else 0, known.n_tokens if known is not None else 0
     total = n_summary + sum(sizes[first:])
-    if total <= config.start_tokens:
-        return HistoryPlan(first, first, total)
+    end, last_cut = n - config.raw_turns, 0
+    if before is not None and before.n_summarized == first <= before.cut <= end:
+        last_cut = before.cut
     start = None
-    end = n - config.raw_turns
-    if config.mode == "summarize" and end > first and sum(sizes[first:end]) >= GAIN * config.allowance_tokens:
-        is_tried = any(first < turn <= end and sum(sizes[turn:end]) < config.allowance_tokens for turn in tried)
-        start = None if is_tried else (first, end)
-    cut = find_cut(sizes, config, first, n_summary)
+    if total > config.start_tokens:
+        start = _choose_span(sizes, config, first, end, tried)
+    elif not last_cut:
+        return HistoryPlan(first, first, total)
+    if last_cut:
+        cut = _advance_cut(sizes, config, last_cut, n_summary + sum(sizes[last_cut:]))
+    else:
+        cut = find_cut(sizes, config, first, n_summary)
     return HistoryPlan(cut, first, n_summary + sum(sizes[cut:]), start)
+
+
+def _choose_span(sizes: Sequence[int], config: HistoryConfig, first: int, end: int, tried: Iterable[int]
+                 ) -> tuple[int, int] | None:
+    """The turns to summarize; None: too few, or tried already."""
+    if config.mode != "summarize" or end <= first or sum(sizes[first:end]) < GAIN * config.allowance_tokens:
+        return None
+    is_tried = any(first < turn <= end and sum(sizes[turn:end]) < config.allowance_tokens for turn in tried)
+    return None if is_tried else (first, end)
 
 
 def find_cut(sizes: Sequence[int], config: HistoryConfig, first: int, n_summary: int) -> int:
@@ -129,6 +150,16 @@ def find_cut(sizes: Sequence[int], config: HistoryConfig, first: int, n_summary:
             while cut < last and n_sent > config.start_tokens:
                 n_sent -= sizes[cut]
                 cut += 1
+    return cut
+
+
+def _advance_cut(sizes: Sequence[int], config: HistoryConfig, cut: int, n_sent: int) -> int:
+    """The first turn that is sent as it is, where `cut` was, and `n_sent` tokens would be with it."""
+    last = len(sizes) - config.raw_turns
+    if n_sent > config.allowance_tokens:
+        while cut < last and n_sent > config.start_tokens:
+            n_sent -= sizes[cut]
+            cut += 1
     return cut
 
 

@@ -27,6 +27,8 @@ from stayfast.policy.context.summary_units import (
 from stayfast.policy.context.summary_words import count_negations, is_content, state_of, stem_of
 
 N_AROUND: Final = 6  # content words on either side
+MAX_AROUND: Final = 40  # tokens on either side
+MAX_SENTENCE: Final = 1000  # characters
 NUMBER, DATE, ID, NAME = "number", "date", "id", "name"
 
 _MONTH: Final = "(?i:" + "|".join(sorted(MONTHS, key=len, reverse=True)) + r")\b\.?"
@@ -38,18 +40,18 @@ _UNIT: Final = (
 )
 _SCAN: Final = re.compile(
     r"(?P<url>\b[a-z][a-z0-9+.-]{1,15}://[^\s<>\"'`)\]}]+)"
-    r"|(?P<email>\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+)"
+    r"|(?P<email>\b[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)+)"
     rf"|(?P<date>\b\d{{4}}-\d\d-\d\d(?!\d)|(?<![\d./])\d{{1,2}}(?:/\d{{1,2}}/(?:20)?|\.\d{{1,2}}\.20)\d\d(?![\d./]\d)"
     rf"|\b\d{{1,2}}(?:st|nd|rd|th|\.)?\s(?:of\s|de\s)?{_MONTH}(?:(?:,|\sde)?\s\d{{4}}\b)?"
     rf"|\b{_MONTH}\s\d{{1,2}}(?:st|nd|rd|th)?\b(?![:.]\d)(?:,?\s\d{{4}}\b)?)"
     r"|(?P<time>\b\d{1,2}:\d\d(?::\d\d)?(?:\s?[ap]\.?m\b\.?)?|\b\d{1,2}\s?[ap]m\b)"
     r"|(?P<path>(?<![\w/])(?:[A-Za-z]:|~|\.{1,2})?(?:[/\\][\w.@+-]+){2,}[/\\]?|(?<![\w/])(?:~|\.{1,2})?/[\w.@+-]{2,}"
-    r"|\b[\w.@+-]+(?:/[\w.@+-]+)+\.\w{1,5}\b|\b[A-Za-z_][\w.@+-]*(?:/[\w.@+-]+){2,}\b)"
+    r"|\b[\w.@+-]{1,100}(?:/[\w.@+-]+)+\.\w{1,5}\b|\b[A-Za-z_][\w.@+-]{0,100}(?:/[\w.@+-]+){2,}\b)"
     r"|(?P<version>\bv\d+(?:\.\d+)*(?:-\w+)?\b|\b\d+\.\d+\.\d+(?:\.\d+)*(?:[-+]\w+)?\b(?!,\d))"
-    r"|(?P<file>\b[\w-]+(?:\.[\w-]+)*\.(?:py|js|ts|tsx|ya?ml|json|toml|md|txt|csv|sql|sh|go|rs|java|html|css|log|conf|cfg"
+    r"|(?P<file>\b[\w-]{1,100}(?:\.[\w-]{1,100}){0,8}\.(?:py|js|ts|tsx|ya?ml|json|toml|md|txt|csv|sql|sh|go|rs|java|html|css|log|conf|cfg"
     r"|ini|xml|pdf|xlsx?|parquet|png|jpe?g|zip|lock|env|docx?)\b)"
     rf"|(?P<money>(?:{CURRENCIES})\s?(?P<m_sign>[-\u2212])?(?P<m_num>{_NUM})(?P<m_scale>{_SCALE})?)"
-    r"|(?P<ident>#\d+\b|\b(?=[\w.:#-]*\d)(?=[\w.:#-]*[A-Za-z])\w+(?:[-.:#]\w+)*\b|\b\d+(?:-\d+){2,}\b|\b\d+-0\d+\b"
+    r"|(?P<ident>#\d+\b|\b(?=[\w.:#-]{0,100}\d)(?=[\w.:#-]{0,100}[A-Za-z])\w+(?:[-.:#]\w+)*\b|\b\d+(?:-\d+){2,}\b|\b\d+-0\d+\b"
     r"|\b[A-Za-z]\w*_\w+\b|\b[a-z]+[A-Z]\w*\b|\b[A-Z][a-z]+(?:[A-Z][a-z]*)+\w*\b|\b[a-z_]\w*(?:\.[a-z_]\w+)+\b)"
     rf"|(?P<number>(?<![\w.#])(?P<sign>[-\u2212](?=\d))?(?P<num>{_NUM})(?P<scale>{_SCALE})?"
     rf"(?:[\s\u00a0\u202f-]?(?P<unit>{_UNIT}))?)"
@@ -63,6 +65,7 @@ _CLAUSE: Final = re.compile(
     r"|this)\b)|\s+(?:\u2014|\u2013|--?|\u2192|->|=>)\s+",
     re.IGNORECASE,
 )
+_BLANKS: Final = re.compile(r"\s{8,}")
 _LIST_MARK: Final = re.compile(r"\s*(?:[-*+>]+\s+|\d{1,2}[.)]\s+|#+\s+)")
 _RANGE: Final = re.compile(r"\s*(?:-|\u2013|to|and|or|bis|und|\u00e0|et|y|a)\s*\Z")
 _PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
@@ -151,7 +154,7 @@ def split_clauses(
     text: str, turn: int | None = None, role: str = "", *, is_error: bool = False, n: int = 0
 ) -> Iterator[Clause]:
     """The clauses of a text. `n`: the number of its first sentence."""
-    for at, sentence in enumerate(_SENTENCE.split(text)):
+    for at, sentence in enumerate(_split_sentences(text)):
         if not sentence or sentence.isspace():
             continue
         mark = _LIST_MARK.match(sentence)
@@ -164,6 +167,17 @@ def split_clauses(
             if bare[start:end].strip():
                 yield _read_clause(bare, start, end, tokens, (turn, role, n + at, is_question, is_error))
             start = end
+
+
+def _split_sentences(text: str) -> Iterator[str]:
+    """Bounded pieces: what follows takes longer than a client's text grows, and blocks all other requests meanwhile."""
+    for sentence in _SENTENCE.split(_BLANKS.sub(lambda found: "\n" if "\n" in found[0] else " ", text)):
+        start = 0
+        while len(sentence) - start > MAX_SENTENCE:
+            end = sentence.rfind(" ", start + MAX_SENTENCE // 2, start + MAX_SENTENCE) + 1 or start + MAX_SENTENCE
+            yield sentence[start:end]
+            start = end
+        yield sentence[start:]
 
 
 def _scan(text: str) -> list[_Token]:
@@ -330,7 +344,7 @@ def _find_around(tokens: Sequence[_Token], at: int) -> dict[str, float]:
         around[f"<{tokens[at - 1].text.lower()}"] = 0.6
     for step in (-1, 1):
         distance, place = 0.0, at + step
-        while 0 <= place < len(tokens) and distance < N_AROUND:
+        while 0 <= place < len(tokens) and distance < N_AROUND and abs(place - at) <= MAX_AROUND:
             token = tokens[place]
             place += step
             if token.kind == "comma":

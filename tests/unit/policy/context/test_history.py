@@ -10,6 +10,7 @@ from stayfast.policy.context.history import (
     GAIN,
     HistoryConfig,
     KnownSummary,
+    SentHistory,
     divide_span,
     find_cut,
     plan_history,
@@ -85,6 +86,15 @@ def test_plan_history_of_any_sizes_keeps_the_last_turns_and_the_allowance(
         assert first == plan.n_summarized
         assert end == len(sizes) - config.raw_turns
         assert sum(sizes[first:end]) >= GAIN * config.allowance_tokens
+
+
+def test_plan_history_after_another_request_leaves_out_what_that_did() -> None:
+    """Whatever the sizes are estimated at now, until the allowance is exceeded; unless the summary is another one."""
+    before = SentHistory(0, 5)
+    assert [plan_history([size] * 11, TRIM, before=before).cut for size in (50, 90, 100, 110, 160)] == [5] * 5
+    assert plan_history([100] * 16, TRIM, before=before).cut == 10
+    assert plan_history([100] * 11, TRIM, KnownSummary(3, 50), before=before).cut == 3
+    assert plan_history([100] * 4, TRIM, before=before).cut == 0  # another branch of the conversation, which is shorter
 
 
 @given(SIZES)

@@ -1,5 +1,7 @@
 """Clauses, and the numbers, ids and names in them."""
 
+from time import thread_time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,3 +60,18 @@ def test_split_clauses_at_contrast_and_at_the_end_of_sentences() -> None:
 def test_split_clauses_of_any_text_never_raises(text: str) -> None:
     """Any text has clauses."""
     assert all(clause.text for clause in split_clauses(text))
+
+
+@pytest.mark.parametrize("unit", ["a.", "a@", "1:", "a/", "a-", "never 1 at most ", " ", "\n ", "Aa ", "1, "])
+def test_split_clauses_of_a_long_sentence_takes_no_longer_per_character(unit: str) -> None:
+    """A client's text blocks no other request: these took up to 36 s for 20 kB."""
+    text = (unit * 20_000)[:20_000]
+    began_at = thread_time()
+    list(split_clauses(text))
+    assert thread_time() - began_at < 2.0
+
+
+def test_split_clauses_of_a_long_sentence_finds_all_numbers() -> None:
+    """Also those behind the first piece."""
+    text = " ".join(f"berth {number}x" for number in range(1000, 1500))
+    assert len([atom for clause in split_clauses(text) for atom in clause.atoms]) == 500
