@@ -7,10 +7,11 @@ from random import Random
 import pytest
 
 from stayfast.core.deadline import Deadline
-from stayfast.core.errors import UpstreamFailed
+from stayfast.core.errors import DeadlineExceeded, UpstreamFailed
 from stayfast.core.types import AnswerSummary, Chunk, Request
 from stayfast.pipeline.tiers.answer_verifier import CheckedAnswers
 from stayfast.pipeline.tiers.verification import TierFacts, TierVerdict
+from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.tiers.config import TierConfig
 from stayfast.policy.tiers.enough import EnoughConfig
 from stayfast.testing import SendBytes, SimLoop, run
@@ -118,4 +119,40 @@ def test_request_that_a_small_model_refuses_goes_to_a_larger_one() -> None:
         rig = TiersRig(loop, {"small": TOO_LONG, "small-fast": SMALL, "large": LARGE}, config=TierConfig(start="small"))
         assert await rig.text() == "large"
         assert rig.n_calls("small-fast") == 0
+    run(main)
+
+
+@pytest.mark.parametrize(("total_s", "word"), [(1.55, "small"), (10.0, "large")])
+def test_smaller_answer_for_lack_of_time_is_shared_only_by_similar_deadlines(total_s: float, word: str) -> None:
+    async def main(loop: SimLoop) -> None:
+        rig = TiersRig(loop, {"small": SMALL, "large": LARGE}, cache=CacheConfig("exact", max_temperature=1.0))
+        await rig.warm(small=0.4, large=2.0)
+        hasty = asyncio.ensure_future(rig.text(total_s=1.5))
+        await asyncio.sleep(0.05)
+        assert await rig.text(total_s=total_s) == word
+        assert await hasty == "small"
+        assert (rig.n_calls("small"), rig.n_calls("large")) == ((1, 0) if word == "small" else (1, 1))
+    run(main)
+
+
+def test_call_is_not_shared_by_a_request_that_must_start_sooner() -> None:
+    async def main(loop: SimLoop) -> None:
+        rig = TiersRig(loop, {"small": SMALL, "large": answers("large ", 3.0)}, config=TierConfig(down=False),
+                       cache=CacheConfig("exact", max_temperature=1.0))
+        patient = asyncio.ensure_future(rig.text())
+        await asyncio.sleep(0.05)
+        with pytest.raises(DeadlineExceeded):
+            await rig.text(start_within=1.0)
+        assert loop.now() <= 1.1
+        assert await patient == "large"
+    run(main)
+
+
+def test_answer_that_was_replaced_is_billed_in_the_record() -> None:
+    """Both attempts have their usage; the client reads that of the answer it got."""
+    async def main(loop: SimLoop) -> None:
+        rig = cascade(loop, SlowJudge(0.0))
+        await rig.text(stream=False)
+        assert [(attempt.upstream, attempt.usage is not None) for attempt in rig.last.attempts] == [
+            ("small", True), ("large", True)]
     run(main)
