@@ -115,6 +115,22 @@ def test_guard_prompt_over_its_length_ends_as_declared(unfinished: str) -> None:
     run(main)
 
 
+@pytest.mark.parametrize("unfinished", ["open", "closed"])
+def test_guard_form_that_is_not_known_ends_as_declared(unfinished: str) -> None:
+    """An upstream may read what the guard does not."""
+    async def main(loop: SimLoop) -> None:
+        rig = ScreenRig(GUARDED.format(guard=f"injections: block, unfinished: {unfinished}"), loop)
+        body = {"model": "m", "messages": [{"role": "user", "content": [7, {"type": "text", "text": INJECTION}]}]}
+        request = msgspec.structs.replace(chat(stream=True), body=msgspec.json.encode(body))
+        if unfinished == "open":
+            await read(await rig.system.gateway.serve(request, Arrival("r", loop.now())))
+        else:
+            with pytest.raises(Rejected, match="documented form"):
+                await rig.system.gateway.serve(request, Arrival("r", loop.now()))
+        assert rig.sink.facts_of(GuardDone)[-1].result == "unfinished"
+    run(main)
+
+
 def test_guard_own_requests_of_the_gateway_pass() -> None:
     async def main(loop: SimLoop) -> None:
         rig = ScreenRig(GUARDED.format(guard="injections: block"), loop)

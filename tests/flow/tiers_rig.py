@@ -9,6 +9,7 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.events import RequestDone
 from stayfast.core.types import Api
 from stayfast.pipeline.attempts.hedge_plans import Hedging
+from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.plan import Route, RoutePolicy, targets_for
 from stayfast.pipeline.routing.selector import Target
@@ -16,10 +17,12 @@ from stayfast.pipeline.stages.relay import Reply
 from stayfast.pipeline.tiers.ladder import RouteTier, RouteTiers, TierLearner, TierSpeeds
 from stayfast.pipeline.tiers.verification import TierAdvisor, TierVerifier
 from stayfast.policy.budget import BudgetConfig, divide_deadline
+from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.policy.tiers.config import STANDARD, TierConfig, TierEntry, TierLadder
+from stayfast.stores.memory import MemoryStore
 from stayfast.testing import RecordingSink, Script, ScriptedUpstream, SendText, SimLoop, Wait
 from stayfast.upstreams.state.upstream_state import UpstreamState
 from tests.flow.rig import MODEL, chat, read, text_of
@@ -36,7 +39,7 @@ class TiersRig:
     def __init__(self, loop: SimLoop, tiers: Mapping[str, Sequence[Script]], *, total_s: float = 10.0,
                  config: TierConfig | None = None, fallback: Sequence[Script] = (), limit: LimitConfig | None = None,
                  hedge: HedgeConfig | None = None, advisor: TierAdvisor | None = None,
-                 verifier: TierVerifier | None = None) -> None:
+                 verifier: TierVerifier | None = None, cache: CacheConfig | None = None) -> None:
         self.loop, self.sink = loop, RecordingSink()
         self.speeds = TierSpeeds()
         self.upstreams = {name: ScriptedUpstream(name, scripts, loop) for name, scripts in tiers.items()}
@@ -54,7 +57,8 @@ class TiersRig:
                                  advisor=advisor, verifier=verifier)
         spare = [UpstreamState(ScriptedUpstream("spare", fallback, loop), sink=self.sink)] if fallback else []
         timeouts = Timeouts(total_s=total_s)
-        policy = RoutePolicy(timeouts, divide_deadline(BudgetConfig(), total_s, "30%" if spare else ""), route=MODEL)
+        policy = RoutePolicy(timeouts, divide_deadline(BudgetConfig(), total_s, "30%" if spare else ""), route=MODEL,
+                             cache=RouteCache(cache, MODEL, MemoryStore(cache.max_bytes)) if cache is not None else None)
         retry = RetryConfig(max_attempts=1)
         targets = tuple(target for tier in made for target in tier.by_api[Api.CHAT])
         route = Route(MODEL, targets, False, policy, retry, tuple((Target(member),) for member in spare),

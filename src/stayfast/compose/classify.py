@@ -64,6 +64,9 @@ def read_classifier_files(settings: Settings, before: ClassifierFiles | None = N
         if first.startswith("static-") and first != static.id:
             raise ValueError(f"classifiers.{name}.file: {config.file} was trained with the vectors {first}, and this "
                              f"gateway has {static.id}: train it again")
+        if first == static.id and stored[name].heads[0].weights.shape[1] != static.embed(["a"]).shape[1]:
+            raise ValueError(f"classifiers.{name}.file: the weights of {config.file} do not fit the vectors {first}: "
+                             "train it again")
         _check_labels(name, stored[name], settings)
     return ClassifierFiles(static, stored)
 

@@ -7,7 +7,10 @@
 Files with pickled objects are refused, as reading them could run code.
 """
 
+import zlib
 from hashlib import sha256
+from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 from zipfile import BadZipFile, ZipFile
@@ -21,7 +24,10 @@ from stayfast.policy.classify.head import ClassifierRule, LinearHead, Probabilit
 
 VERSION: Final = 1
 MAX_BYTES: Final = 256 * 1024 * 1024  # of all arrays
+LEAST_TEMPERATURE: Final = 1e-6
 MAX_LABELS: Final = 10_000
+# encrypted, packed by another method, torn, or an array whose header announces more than there is memory
+_UNREADABLE: Final = (ValueError, BadZipFile, KeyError, EOFError, RuntimeError, MemoryError, zlib.error)
 
 
 class ClassifierFileError(ValueError):
@@ -90,7 +96,7 @@ def read_classifier(path: Path) -> StoredClassifier:
         arrays = _read_arrays(path)
     except OSError as error:
         raise ClassifierFileError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, BadZipFile, KeyError, EOFError) as error:
+    except _UNREADABLE as error:
         raise ClassifierFileError(f"{path} is not a classifier of `stayfast classify train`: {error}") from None
     stored = arrays.pop("digest", None)
     if stored is None or stored.tobytes() != (digest := _digest(arrays)):
@@ -117,7 +123,10 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     if n_bytes > MAX_BYTES:
         raise ValueError(f"it has {n_bytes:,} bytes, and at most {MAX_BYTES:,} are read")
     with np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+        found = {name: archive[name] for name in archive.files}
+    if not all(isinstance(array, np.ndarray) for array in found.values()):
+        raise ValueError("it has parts that are no arrays")
+    return found
 
 
 def _find_problem(meta: _Meta, arrays: dict[str, NDArray[Any]]) -> str:
@@ -127,8 +136,11 @@ def _find_problem(meta: _Meta, arrays: dict[str, NDArray[Any]]) -> str:
         return f"{n_labels} labels"
     if not 1 <= len(meta.embedders) <= 2 or len(meta.embedders) != len(meta.temperatures):
         return f"{len(meta.embedders)} embedders"
-    if min(*meta.temperatures, meta.mixed_temperature) <= 0:
+    if not all(LEAST_TEMPERATURE <= one < inf for one in (*meta.temperatures, meta.mixed_temperature)):
         return "a temperature of 0"
+    shares = (meta.threshold, meta.second_margin, meta.second_share, *chain.from_iterable(meta.points))
+    if not all(0 <= one <= 1 for one in shares) or list(meta.points) != sorted(meta.points):
+        return "a probability that is not from 0 to 1, or points that are not in order"
     for n in range(len(meta.embedders)):
         weights, bias = arrays.get(f"weights{n}"), arrays.get(f"bias{n}")
         if weights is None or bias is None or weights.ndim != 2 or weights.shape[0] != n_labels or bias.shape != (n_labels,):

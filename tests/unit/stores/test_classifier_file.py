@@ -1,11 +1,14 @@
 """stores.classifier_file: a classifier comes back as it was written, and damaged or foreign files are refused."""
 
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import msgspec
 import numpy as np
 import pytest
+from numpy.lib.format import write_array_header_1_0
 
 from stayfast.policy.classify.head import ClassifierRule, LinearHead, ProbabilityMap
 from stayfast.stores.classifier_file import (
@@ -72,6 +75,44 @@ def test_read_classifier_other_file_is_an_error(tmp_path: Path, data: bytes) -> 
         read_classifier(path)
 
 
+def write_part(path: Path, name: str, data: bytes) -> None:
+    with ZipFile(path, "w", ZIP_DEFLATED) as archive:
+        archive.writestr(name, data)
+
+
+def announce_terabytes(path: Path) -> None:
+    head = BytesIO()
+    write_array_header_1_0(head, {"descr": "<f4", "fortran_order": False, "shape": (10**13,)})
+    write_part(path, "weights0.npy", head.getvalue() + bytes(100))
+
+
+def break_packed(path: Path) -> None:
+    write_part(path, "meta.npy", b"\x93NUMPY" + bytes(5000))
+    data = bytearray(path.read_bytes())
+    data[38:50] = b"\xff" * 12
+    path.write_bytes(data)
+
+
+def change_head(path: Path, at: int, value: int) -> None:
+    """Of each part, in the directory and in front of it."""
+    write_classifier(path, make_classifier())
+    data = bytearray(path.read_bytes())
+    for mark, skipped in ((b"PK\x01\x02", 2), (b"PK\x03\x04", 0)):
+        data[data.find(mark) + at + skipped] = value
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("write", [
+    announce_terabytes, break_packed, lambda path: write_part(path, "digest", b"x" * 32),
+    lambda path: change_head(path, 6, 1), lambda path: change_head(path, 8, 77)],
+    ids=["terabytes", "broken", "no array", "encrypted", "unknown method"])
+def test_read_classifier_hostile_file_is_an_error(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    path = tmp_path / "x.npz"
+    write(path)
+    with pytest.raises(ClassifierFileError, match="is not a classifier"):
+        read_classifier(path)
+
+
 def test_read_classifier_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ClassifierFileError, match="No such file"):
         read_classifier(tmp_path / "none.npz")
@@ -83,6 +124,9 @@ def test_read_classifier_missing_file_is_an_error(tmp_path: Path) -> None:
     (lambda made: msgspec.structs.replace(made, rule=msgspec.structs.replace(made.rule, labels=("a", "a", "b"))), "labels"),
     (lambda made: msgspec.structs.replace(made, rule=msgspec.structs.replace(made.rule, mixed_temperature=0.0)),
      "temperature"),
+    (lambda made: msgspec.structs.replace(made, rule=msgspec.structs.replace(made.rule, threshold=7.0)), "probability"),
+    (lambda made: msgspec.structs.replace(made, rule=msgspec.structs.replace(made.rule, map=ProbabilityMap(
+        ((0.9, 0.5), (0.1, 0.2))))), "order"),
     (lambda made: msgspec.structs.replace(made, heads=(msgspec.structs.replace(
         made.heads[0], bias=np.full(3, np.nan, np.float32)), made.heads[1])), "finite"),
 ])

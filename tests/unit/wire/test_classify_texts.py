@@ -56,6 +56,21 @@ def test_read_request_texts_outside_has_users_and_tools_newest_first_and_nothing
     assert read_request_texts(responses) == RequestTexts("", ("page", "one"))
 
 
+def test_read_request_texts_documents_and_plain_texts_in_lists_are_read() -> None:
+    parts = ["plain", {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "file"}},
+             {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "block"}]}},
+             {"type": "tool_result", "content": [{"type": "search_result", "source": "https://x", "content": [
+                 {"type": "text", "text": "hit"}]}]}]
+    found = read_request_texts(request(Api.MESSAGES, messages=[{"role": "user", "content": parts}]))
+    assert found == RequestTexts("plain", ("plain", "file", "block", "hit"))
+
+
+@pytest.mark.parametrize("body", [{"messages": ["x", USER]}, {"messages": [{"role": "user", "content": [None]}, USER]},
+                                  {"messages": [{"role": ["user"], "content": "x"}]}])
+def test_read_request_texts_form_that_is_not_known_is_not_whole(body: dict[str, Any]) -> None:
+    assert not read_request_texts(request(Api.CHAT, **body)).is_whole
+
+
 def test_read_request_texts_completion_is_its_prompt() -> None:
     assert read_request_texts(request(Api.COMPLETIONS, prompt="go on")) == RequestTexts("go on", ("go on",))
     assert read_request_texts(request(Api.COMPLETIONS, prompt=["a", "b"])) == RequestTexts("", ("a", "b"))

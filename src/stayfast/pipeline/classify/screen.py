@@ -84,7 +84,7 @@ class RouteScreen:
         ends_at = self._clock.now() + self._guard.cap_s
         scan = scan_texts(texts.outside, self._rules, max_chars=self._guard.max_chars,
                           is_late=lambda: self._clock.now() >= ends_at)
-        is_complete, matches = scan.is_complete, list(scan.matches)
+        is_complete, matches = scan.is_complete and texts.is_whole, list(scan.matches)
         if self._guard_classifier is not None and texts.question:
             try:
                 matches += self._labelled(await self._guard_classifier.classify(texts.question, ends_at), texts)
@@ -98,9 +98,10 @@ class RouteScreen:
         if not is_complete:
             self._sink.emit(GuardDone(self._route, _UNFINISHED, ""))
             if self._guard.unfinished == "closed":
-                raise Rejected("The guard of this route did not finish within its limits of time and length, and the "
-                               "route rejects such prompts. Send a shorter one.", status=422, code="guard_unfinished")
-            note("guard: not finished in its time or its length; continued without")
+                raise Rejected("The guard of this route could not read the whole prompt within its limits of time and length, or "
+                               "does not know its form, and the route rejects such prompts. Send a shorter prompt, in the "
+                               "documented form of the API.", status=422, code="guard_unfinished")
+            note("guard: not finished in its time or its length, or of an unknown form; continued without")
             return ""
         self._sink.emit(GuardDone(self._route, ALLOW, ""))
         return ""

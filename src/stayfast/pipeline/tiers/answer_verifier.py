@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from inspect import isawaitable
+from math import inf
 from types import TracebackType
 from typing import Any, Final
 
@@ -46,11 +47,14 @@ class CheckedAnswers:
 
     async def verify(self, request: Request, answer: Chunk, summary: AnswerSummary, tier: str,
                      deadline: Deadline) -> TierVerdict:
-        why = await self.find_failure(request, answer.data, summary)
+        why = await self.find_failure(request, answer.data, summary, deadline)
         return TierVerdict(False, why) if why else ENOUGH
 
-    async def find_failure(self, request: Request, data: bytes, summary: AnswerSummary) -> str:
-        """The reason why an answer is not enough, in fixed words and figures; empty: it passes."""
+    async def find_failure(self, request: Request, data: bytes, summary: AnswerSummary,
+                           deadline: Deadline | None = None) -> str:
+        """The reason why an answer is not enough, in fixed words and figures; empty: it passes. deadline: of the route's own
+        check; None: it has OWN_CHECK_S.
+        """
         content = read_answer(request, data)
         if content is None:
             return ""  # nothing can be said about a form that is not known
@@ -60,7 +64,7 @@ class CheckedAnswers:
             why = self._check_schema(content.text, wanted)
         if not why and self._certain_label is not None:
             why = self._certain_label(request)
-        return why or await self._check_own(request, content)
+        return why or await self._check_own(request, content, inf if deadline is None else deadline.at)
 
     def _check_schema(self, text: str, wanted: WantedOutput) -> str:
         value = read_json(text)
@@ -68,12 +72,12 @@ class CheckedAnswers:
             return ""
         return "" if self._fits_schema(wanted.schema, value[0]) else "does not fit the schema"
 
-    async def _check_own(self, request: Request, content: AnswerContent) -> str:
+    async def _check_own(self, request: Request, content: AnswerContent, until: float) -> str:
         """The route's own function. An error in it counts as a failed check: the large tier answers."""
         if self._own_check is None:
             return ""
         with _CheckErrors() as errors:
-            async with asyncio.timeout(OWN_CHECK_S):
+            async with asyncio.timeout_at(min(until, asyncio.get_running_loop().time() + OWN_CHECK_S)):
                 found = self._own_check(parse_object(request.body), content.text)
                 return str(await found if isawaitable(found) else found or "")[:MAX_WHY]
         return errors.why
@@ -86,7 +90,7 @@ class _CheckErrors(AbstractContextManager["_CheckErrors"]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> bool:
         if isinstance(error, TimeoutError):
-            self.why = f"the check did not end in {OWN_CHECK_S:g} s"
+            self.why = "the check did not end in its time"
         elif isinstance(error, Exception):
             self.why = f"the check raised {type(error).__name__}"
         return bool(self.why)

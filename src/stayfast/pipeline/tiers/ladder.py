@@ -68,6 +68,11 @@ class LadderPlan(msgspec.Struct, frozen=True):
     facts: TierFacts
     start_by: float = inf
 
+    @property
+    def is_reduced(self) -> bool:
+        """Whether the first tier has a smaller model than the one that is enough."""
+        return self.ladder.is_below(self.steps[0].tier, self.enough)
+
 
 class TierSpeeds:
     """What is learned of a route's tiers. Survives a reload with unchanged tiers."""

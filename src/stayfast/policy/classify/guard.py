@@ -7,7 +7,8 @@ characters with an overlap. The caller's clock is read after each piece, and a s
 
 Each expression takes time linear in the text: no repetition stands inside another, each has an upper bound, and two
 neighbouring repetitions share no character or are bounded by a few. Case, full-width letters, letters of other alphabets
-that look like Latin ones, and invisible characters are folded to one character each, so that places stay the same.
+that look like Latin ones are folded to one character each. Invisible characters, and all but the last of a run of spaces,
+are skipped.
 Source: the public lists of OWASP (LLM01, Prompt Injection) and of Perez and Ribeiro, "Ignore Previous Prompt" (2022), for
 phrasings; the providers' documentation of the forms of their keys.
 When wrong: often. Other words, other languages, encodings and images are not found, and a text *about* injections is. A
@@ -18,6 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Final
+from unicodedata import combining, normalize
 
 from msgspec import Struct
 
@@ -134,8 +136,10 @@ class _Folded(dict[int, str]):
     """Each character in its folded form, computed once: lower case, Latin for its look-alikes, one character for one."""
 
     def __missing__(self, code: int) -> str:
-        char = chr(code)
-        folded = chr(code - 0xFEE0) if 0xFF01 <= code <= 0xFF5E else _LOOKALIKES.get(char, char)
+        char = chr(code - _TAGS) if _TAGS + 0x20 <= code <= _TAGS + 0x7E else chr(code)  # tags: ASCII that is not shown
+        char = _LOOKALIKES.get(char, char)
+        base, *marks = list(normalize("NFKD", char))
+        folded = base if all(map(combining, marks)) else char
         lower = folded.lower()
         found = lower if len(lower) == 1 else folded
         if len(self) < _MAX_FOLDED:
@@ -144,6 +148,10 @@ class _Folded(dict[int, str]):
 
 
 _MAX_FOLDED: Final = 4096
+_TAGS: Final = 0xE0000
+_RUNS: Final = ("  ", "\n", "\t", "\r", "\v", "\f")  # without any of them, an ASCII text has no run of spaces
+_SKIPPED: Final = re.compile("[\u00ad\u0300-\u036f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+                             "\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0001\U000e007f\U000e0100-\U000e01ef]+|\\s+(?=\\s)")
 _FOLDED: Final = _Folded()
 
 
@@ -163,6 +171,15 @@ def compile_rules(rules: Iterable[GuardRule]) -> None:
     """
     for rule in rules:
         _compile(rule.expression)
+
+
+def find_place(text: str, at: int) -> int:
+    """The place in a text of the character that has the place `at` without what is skipped."""
+    for skipped in _SKIPPED.finditer(text):
+        if skipped.start() > at:
+            break
+        at += skipped.end() - skipped.start()
+    return at
 
 
 def scan_texts(texts: Sequence[str], rules: Sequence[GuardRule], *, max_chars: int = 20_000, is_late: Callable[[], bool]
@@ -193,11 +210,13 @@ def _pieces(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _scan_piece(piece: str, rules: Sequence[GuardRule]) -> Iterator[GuardMatch]:
-    folded = fold(piece)
+    visible = piece if piece.isascii() and not any(run in piece for run in _RUNS) else _SKIPPED.sub("", piece)
+    folded = fold(visible)
     for rule in rules:
         for anchor in rule.anchors:
             if anchor in folded:
-                found = _compile(rule.expression).search(piece if rule.kind == SECRET else folded)
+                found = _compile(rule.expression).search(visible if rule.kind == SECRET else folded)
                 if found is not None:
-                    yield GuardMatch(rule.id, rule.kind, 0, found.start(), found.end())
+                    start, last = found.start(), found.end() - 1
+                    yield GuardMatch(rule.id, rule.kind, 0, find_place(piece, start), find_place(piece, last) + 1)
                 break

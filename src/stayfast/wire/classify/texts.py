@@ -16,16 +16,19 @@ from stayfast.wire.canonical import normalize_text
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
 _CONVERSATIONS: Final = frozenset((Api.CHAT, Api.MESSAGES, Api.RESPONSES))
 _NOT_OF_USERS: Final = frozenset(("assistant", "system", "developer"))
+_NESTED: Final = frozenset(("tool_result", "document", "search_result"))  # parts of the Messages API that have texts
 _OUTPUTS: Final = frozenset(("function_call_output", "custom_tool_call_output"))
 
 
 class RequestTexts(Struct, frozen=True):
     """question: empty if the conversation does not end with a text of the user. outside: what users and tools wrote, newest
-    first; the texts of the operator (system) and of the model are not in it.
+    first; the texts of the operator (system) and of the model are not in it. is_whole: false if parts have a form that is
+    not known, which an upstream may read all the same.
     """
 
     question: str = ""
     outside: tuple[str, ...] = ()
+    is_whole: bool = True
 
 
 def read_request_texts(request: Request) -> RequestTexts:
@@ -39,7 +42,7 @@ def read_request_texts(request: Request) -> RequestTexts:
             texts = [prompt] if isinstance(prompt, str) else [text for text in prompt or () if isinstance(text, str)]
             return RequestTexts(normalize_text(texts[0]) if len(texts) == 1 else "", tuple(texts))
     except (ValueError, TypeError, AttributeError):  # a form that only the upstream reads
-        return RequestTexts()
+        return RequestTexts(is_whole=False)
     return RequestTexts()
 
 
@@ -66,8 +69,15 @@ def _texts_of(content: Any, *, has_results: bool = True) -> Iterator[str]:
         yield content
     elif isinstance(content, list):
         for part in content:
-            text = part.get("text")
+            if isinstance(part, str):
+                yield part
+                continue
+            text, source = part.get("text"), part.get("source")
             if isinstance(text, str):
                 yield text
-            elif has_results and part.get("type") == "tool_result":
+            elif has_results and part.get("type") in _NESTED:
                 yield from _texts_of(part.get("content"))
+                if isinstance(source, dict) and isinstance(source.get("data"), str) and source.get("type") == "text":
+                    yield source["data"]
+                elif isinstance(source, dict):
+                    yield from _texts_of(source.get("content"))

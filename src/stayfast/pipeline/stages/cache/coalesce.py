@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from math import inf
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Rejected, StayfastError, UpstreamFailed
@@ -75,10 +76,14 @@ class Coalescer:
         return call.start(plan, start, partial(store, miss) if miss is not None else None, self._tasks)
 
     def _can_join(self, ex: Exchange, key: CallKey) -> bool:
-        """Whether an equal call runs. One whose answer is fitted to its maker's deadline suits only similar deadlines."""
+        """Whether an equal call runs. One whose answer is fitted to its maker's deadline suits only similar deadlines: by a
+        cap, or by a smaller model. One with a latest start suits those that have a later one.
+        """
         call, caps = self.calls.get(key), ex.policy.cap
-        if call is None or caps is None or not caps.config.fit_deadline:
-            return call is not None
+        if call is None or call.start_by > ex.start_by or (call.start_by < inf) != (ex.start_by < inf):
+            return False
+        if not call.is_reduced and (caps is None or not caps.config.fit_deadline):
+            return True
         return may_share(call.deadline_at, ex.deadline.at, self._clock.now())
 
     async def _join_calls(self, ex: Exchange, key: CallKey, claim: KeyClaim | None) -> StartedAnswer | None:

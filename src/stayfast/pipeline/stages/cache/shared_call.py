@@ -76,7 +76,7 @@ class SharedCall:
     """One call, its buffer and its subscribers. Its Task writes, subscribers read; all on one loop."""
 
     __slots__ = ("_calls", "_ending", "_ex", "_n_bytes_read", "_resume", "_started", "_subscribers", "_task", "buffer",
-                 "claims", "clock", "failure", "is_over", "key", "record")
+                 "claims", "clock", "failure", "is_over", "is_reduced", "key", "record")
 
     def __init__(self, key: CallKey, calls: "dict[CallKey, SharedCall]", ex: Exchange, clock: Clock) -> None:
         """ex: of the request that makes the call. calls: where others find it."""
@@ -85,6 +85,7 @@ class SharedCall:
         self.claims: list[KeyClaim] = []  # of subscribers with an idempotency key
         self.failure: Exception | None = None
         self.is_over = False
+        self.is_reduced = False  # a smaller model is called than the one that is enough
         self.clock = clock
         self._ex = ex
         self._calls = calls
@@ -107,6 +108,11 @@ class SharedCall:
         return self._ex.deadline.at
 
     @property
+    def start_by(self) -> float:
+        """The latest first token that the request wants which made the call; infinite: it set no limit."""
+        return self._ex.start_by
+
+    @property
     def started(self) -> StartedAnswer:
         """Source and stream of the call, from its first content on."""
         assert self._started is not None
@@ -119,6 +125,7 @@ class SharedCall:
         returns.
         """
         ex = self._ex
+        self.is_reduced = plan.ladder is not None and plan.ladder.is_reduced
         self._calls.setdefault(self.key, self)
         ex.timeouts.disarm()  # until the first content the call's own timeouts have the same limits
         maker = Subscriber(self, ex, is_maker=True)

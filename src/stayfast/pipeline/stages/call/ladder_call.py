@@ -6,7 +6,7 @@ not answer in time, the answer at hand is returned.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from math import inf
 from typing import Final, Protocol
 
@@ -69,8 +69,11 @@ class LadderCall:
         failed: StayfastError | None = None
         try:
             for number, step in enumerate(steps):
-                if failed is not None and not self._may_go_on(step, failed, is_second=number == 1):
-                    break
+                if failed is not None:
+                    if _is_invalid(failed) and not self._is_larger(step, steps[:number]):
+                        continue
+                    if not self._may_go_on(step, failed, is_second=number == 1):
+                        break
                 try:
                     return await self._call_step(step, steps[number + 1] if number + 1 < len(steps) else None)
                 except Rejected as rejected:  # the tier's protocol cannot express the request
@@ -91,7 +94,8 @@ class LadderCall:
         ex, plan, now = self._ex, self._plan, self._clock.now()
         if isinstance(failed, Rejected):
             return True
-        if not allows_fallback(failed, is_once=is_once(ex, plan)):
+        is_stateful = is_once(ex, plan)
+        if not allows_fallback(failed, is_once=is_stateful) and (is_stateful or not _is_invalid(failed)):
             return False
         if self._end_of(step, None) - now < plan.route.retry.min_remaining_s:
             return False
@@ -105,11 +109,19 @@ class LadderCall:
         budget.withdraw_retry(self._weight, now)
         return True
 
+    def _is_larger(self, step: LadderStep, tried: Sequence[LadderStep]) -> bool:
+        """Whether a tier has a larger model than all that were tried: it may take a longer prompt, an image or a tool."""
+        return all(self._ladder.ladder.is_below(other.tier, step.tier) for other in tried)
+
     async def _call_step(self, step: LadderStep, following: LadderStep | None) -> StartedAnswer:
         started = await self._begin(step, self._end_of(step, following), role=self._plan.role,
                                     is_last=following is None and not self._spare)
-        tier = _tier_of(started, step)
-        started = await self._check(started, tier)
+        source = started.source
+        try:
+            started = await self._check(started, _tier_of(started, step))
+        except BaseException:  # the client left, or a check failed: nobody else ends this attempt
+            source.abandon()
+            raise
         if self._ladder.ladder.is_below(_tier_of(started, step), self._ladder.enough):
             self._ex.record.degrade(TIER)
         return self._observe(started, _tier_of(started, step))
@@ -244,6 +256,11 @@ class LadderCall:
             raise late from None
         finally:
             ex.timeouts.disarm()
+
+
+def _is_invalid(failed: StayfastError) -> bool:
+    """Whether a tier refused the request as invalid, which may be a limit of its model only."""
+    return isinstance(failed, UpstreamFailed) and failed.is_clients_fault and not failed.is_model_missing
 
 
 def _tier_of(started: StartedAnswer, step: LadderStep) -> RouteTier:
