@@ -76,8 +76,8 @@ class TierSpeed:
     def predict(self, n_bytes: int, max_tokens: int | None, now: float, share: float) -> SpeedPrediction | None:
         """The prediction for a request of this length; None: too few samples. share: the percentile, 0.5 to 0.99."""
         size, since = n_bytes.bit_length(), now - MAX_AGE_S
-        streams = _nearest([one for one in self._streams if one.at >= since], size)
-        durations = _nearest([one for one in self._durations if one.at >= since], size)
+        streams = _nearest(_recent(self._streams, since), size)
+        durations = _nearest(_recent(self._durations, since), size)
         n = len(streams) + len(durations)
         if n < LEAST:
             return None
@@ -99,8 +99,16 @@ class TierSpeed:
         return f"<TierSpeed: {len(self._streams)} streams, {len(self._durations)} whole answers>"
 
 
-def _nearest(samples: Sequence[_SpeedSample], size: int) -> list[_SpeedSample]:
+def _recent(samples: Sequence[_SpeedSample], since: float) -> Sequence[_SpeedSample]:
+    """The samples are in the order of their instants, so the first one decides whether any is too old."""
+    return samples if not samples or samples[0].at >= since else [one for one in samples if one.at >= since]
+
+
+def _nearest(samples: Sequence[_SpeedSample], size: int) -> Sequence[_SpeedSample]:
     """The samples of this length; where they are few, also those of the nearest lengths."""
+    alike = [one for one in samples if one.size == size]
+    if len(alike) >= ENOUGH or len(alike) == len(samples):
+        return alike
     found: list[_SpeedSample] = []
     for distance in sorted({abs(one.size - size) for one in samples}):
         found += [one for one in samples if abs(one.size - size) == distance]
