@@ -26,6 +26,8 @@ LEAST: Final = 3
 ENOUGH: Final = 16  # samples of prompts of this length; with fewer, those of other lengths count, too
 MAX_AGE_S: Final = 300.0
 GIVEN_UP_FACTOR: Final = 2.0
+REUSED_S: Final = 1.0  # a prediction, until the next sample; a request needs each several times
+MAX_REUSED: Final = 16
 
 
 class SpeedPrediction(NamedTuple):
@@ -46,23 +48,27 @@ class _SpeedSample(NamedTuple):
 class TierSpeed:
     """The samples of one tier. Pure state; changed only by its owner."""
 
-    __slots__ = ("_durations", "_lengths", "_streams")
+    __slots__ = ("_durations", "_lengths", "_made", "_streams")
 
     def __init__(self) -> None:
+        self._made: dict[tuple[int, int | None, float], tuple[float, SpeedPrediction | None]] = {}  # since the last sample
         self._streams: deque[_SpeedSample] = deque(maxlen=SAMPLES)
         self._durations: deque[_SpeedSample] = deque(maxlen=SAMPLES)
         self._lengths: deque[tuple[float, int]] = deque(maxlen=SAMPLES)  # instants and tokens of whole answers
 
     def record_stream(self, n_bytes: int, first_s: float, per_token_s: float | None, now: float) -> None:
         """An answer that arrived in parts. n_bytes: of the request."""
+        self._made.clear()
         self._streams.append(_SpeedSample(now, n_bytes.bit_length(), first_s, per_token_s))
 
     def record_whole(self, n_bytes: int, seconds: float, now: float) -> None:
         """An answer that arrived at once."""
+        self._made.clear()
         self._durations.append(_SpeedSample(now, n_bytes.bit_length(), seconds))
 
     def record_length(self, n_tokens: int, now: float) -> None:
         """The length of an answer that ended by itself."""
+        self._made.clear()
         self._lengths.append((now, n_tokens))
 
     def record_given_up(self, n_bytes: int, after_s: float, now: float, *, is_whole: bool) -> None:
@@ -75,9 +81,18 @@ class TierSpeed:
 
     def predict(self, n_bytes: int, max_tokens: int | None, now: float, share: float) -> SpeedPrediction | None:
         """The prediction for a request of this length; None: too few samples. share: the percentile, 0.5 to 0.99."""
-        size, since = n_bytes.bit_length(), now - MAX_AGE_S
-        streams = _nearest([one for one in self._streams if one.at >= since], size)
-        durations = _nearest([one for one in self._durations if one.at >= since], size)
+        key = n_bytes.bit_length(), max_tokens, share
+        made = self._made.get(key)
+        if made is None or now >= made[0] + REUSED_S:
+            if len(self._made) >= MAX_REUSED:
+                self._made.clear()
+            self._made[key] = made = now, self._predict(key[0], max_tokens, now, share)
+        return made[1]
+
+    def _predict(self, size: int, max_tokens: int | None, now: float, share: float) -> SpeedPrediction | None:
+        since = now - MAX_AGE_S
+        streams = _nearest(_recent(self._streams, since), size)
+        durations = _nearest(_recent(self._durations, since), size)
         n = len(streams) + len(durations)
         if n < LEAST:
             return None
@@ -99,8 +114,16 @@ class TierSpeed:
         return f"<TierSpeed: {len(self._streams)} streams, {len(self._durations)} whole answers>"
 
 
-def _nearest(samples: Sequence[_SpeedSample], size: int) -> list[_SpeedSample]:
+def _recent(samples: Sequence[_SpeedSample], since: float) -> Sequence[_SpeedSample]:
+    """The samples are in the order of their instants, so the first one decides whether any is too old."""
+    return samples if not samples or samples[0].at >= since else [one for one in samples if one.at >= since]
+
+
+def _nearest(samples: Sequence[_SpeedSample], size: int) -> Sequence[_SpeedSample]:
     """The samples of this length; where they are few, also those of the nearest lengths."""
+    alike = [one for one in samples if one.size == size]
+    if len(alike) >= ENOUGH or len(alike) == len(samples):
+        return alike
     found: list[_SpeedSample] = []
     for distance in sorted({abs(one.size - size) for one in samples}):
         found += [one for one in samples if abs(one.size - size) == distance]

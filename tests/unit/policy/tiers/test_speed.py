@@ -56,3 +56,18 @@ def test_whole_answers_bound_the_sum_of_percentiles() -> None:
     found = speed.predict(1000, None, 0.0, 0.9)
     assert found is not None
     assert (found.first_s, found.end_s) == (1.0, 4.0)
+
+
+def test_prediction_after_another_sample_counts_that_sample() -> None:
+    speed = TierSpeed()
+    for _ in range(LEAST):
+        speed.record_stream(1000, 0.1, 0.01, 0.0)
+    before = speed.predict(1000, None, 0.0, 0.9)
+    speed.record_length(100, 0.0)
+    with_length = speed.predict(1000, None, 0.0, 0.9)
+    speed.record_stream(1000, 0.5, 0.01, 0.0)
+    slower = speed.predict(1000, None, 0.0, 0.9)
+    assert before is not None
+    assert with_length is not None
+    assert slower is not None
+    assert (before.end_s, with_length.end_s, slower.first_s) == (0.1, 0.1 + 100 * 0.01, 0.5)
