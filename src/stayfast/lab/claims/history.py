@@ -5,7 +5,9 @@ token waits for each token of the prompt (`prefill_per_token`), and it has no pr
 the summaries by copying (`lab.context.extracts`); the real checks decide about them. Both arms run the real pipeline in
 virtual time; one has `history: {mode: off}`.
 
-The second part plants one damage each into good summaries of generated conversations, and counts what the checks find.
+The second part runs such chats at the embedded engine (`lab.context.engine_chats`), and measures its CPU time.
+
+The third part plants one damage each into good summaries of generated conversations, and counts what the checks find.
 
 When wrong: a provider with a prompt cache computes only the new turns, so long chats gain less there. Real small models
 write worse summaries, of which the checks refuse more; turns are then left out instead. Generated conversations are English.
@@ -15,12 +17,14 @@ import asyncio
 from dataclasses import dataclass
 from math import inf
 from random import Random
+from statistics import fmean
 from typing import Any, Final
 
 import msgspec
 
 from stayfast.core.context import TurnText
 from stayfast.core.types import Api
+from stayfast.lab.context.engine_chats import OFF, ON, EngineChats, find_engine_fault, run_engine_chats
 from stayfast.lab.context.extracts import make_long_conversation, write_extract
 from stayfast.lab.context.measure import measure_damage
 from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure, Sense, ratio
@@ -52,6 +56,9 @@ SUMMARIZE: Final = HistoryConfig("summarize", allowance_tokens=800, raw_turns=2,
 PREFILL_PER_TOKEN: Final = 0.01
 SUMMARY_S: Final = 2.0
 THINK_S: Final = 15.0
+ENGINE_NOTE: Final = (
+    f"The engine computes turns {EARLY} and {LATE} anew, as after other chats have used its slot. With its prompt cache it "
+    "computes only what is new; a new summary, and all that follows it, are new.")
 _TURN_CHARS: Final = 480  # of a turn, about 126 tokens with its JSON
 _RULE: Final = "Answer with care, in the language of the user, and say what you know and what you only suppose. "
 _SYSTEM: Final = _RULE * 38  # about 900 tokens
@@ -91,25 +98,34 @@ class ChatRun(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class HistoryClaim:
-    """n of an extent: chats. The damage part has 20 times as many conversations."""
+    """n of an extent: simulated chats. The damage part has 20 times as many conversations. n_rounds: chats at the engine."""
 
-    full: Extent = Extent(40)
-    quick: Extent = Extent(6)
+    full: Extent = Extent(40, n_rounds=10)
+    quick: Extent = Extent(6, n_rounds=4)
     history: HistoryConfig = SUMMARIZE
 
     name = "history"
     statement = (f"In growing chats of {LAST} turns, the first token of turn {LATE} takes at most {WITHIN:g} times as long "
-                 f"as that of turn {EARLY}, on a simulated provider that computes each prompt anew. The checks find "
+                 f"as that of turn {EARLY}, on a simulated provider and on the embedded engine (CPU time) that compute "
+                 f"each prompt anew. The checks find "
                  f"{FOUND:.0%} of the damage planted in summaries and reject at most {FALSE_ALARMS:.0%} of good ones, in at "
                  f"most {CHECK_MS:g} ms of CPU a kilobyte.")
 
     async def run(self, conditions: Conditions) -> ClaimResult:
-        n, seed = conditions.choose(self.full, self.quick).n, conditions.seed
+        extent, seed = conditions.choose(self.full, self.quick), conditions.seed
+        n = extent.n
         conditions.report_progress(f"twice {n} chats of {LAST} turns")
         off = await run_virtual_in_thread(run_chats, HistoryConfig(), n, seed)
         on = await run_virtual_in_thread(run_chats, self.history, n, seed)
+        fault, engine = find_engine_fault(), list[Figure]()
+        if not fault:
+            chats = await run_engine_chats(lambda number: make_parts(seed, number, LAST), _SYSTEM * 3, (EARLY, LATE),
+                                           extent.n_rounds, conditions.report_progress)
+            engine = list_engine_figures(chats)
         conditions.report_progress(f"damage in summaries of {20 * n} conversations")
-        return ClaimResult((*_list_chat_figures(off, on, n), *await asyncio.to_thread(_list_damage_figures, seed, 20 * n)))
+        damage = await asyncio.to_thread(_list_damage_figures, seed, 20 * n)
+        return ClaimResult((*_list_chat_figures(off, on, n), *engine, *damage), (ENGINE_NOTE,) if engine else (),
+                           f"the part on the embedded engine was not run: {fault}" if fault else None)
 
 
 async def run_chats(loop: SimLoop, history: HistoryConfig, n_chats: int, seed: int) -> ChatRun:
@@ -125,10 +141,9 @@ async def run_chats(loop: SimLoop, history: HistoryConfig, n_chats: int, seed: i
     found = ChatRun([[] for _ in range(LAST + 1)], [[] for _ in range(LAST + 1)], {}, {})
 
     async def run_chat(number: int) -> None:
-        rng = Random(f"{seed} {number}")
-        turns, messages = make_long_conversation(seed * 1000 + number, LAST), [{"role": "system", "content": _SYSTEM}]
-        for turn in range(1, LAST + 1):
-            question, answer = _as_messages(turns[turn - 1], rng)
+        rng = Random(f"{seed} {number} pauses")
+        messages: list[Json] = [{"role": "system", "content": _SYSTEM}]
+        for turn, (question, answer) in enumerate(make_parts(seed, number, LAST), 1):
             messages = [*messages, *question]
             body = {"model": MODEL, "messages": messages, "stream": True, "stream_options": {"include_usage": True},
                     "max_tokens": 8}
@@ -149,6 +164,12 @@ async def run_chats(loop: SimLoop, history: HistoryConfig, n_chats: int, seed: i
         if isinstance(step, HistoryStep):
             found.summaries, found.requests = dict(step.state.summaries), dict(step.state.requests)
     return found
+
+
+def make_parts(seed: int, number: int, n_turns: int) -> list[tuple[list[Json], list[Json]]]:
+    """By turn of a chat, the user's message and what follows it."""
+    rng = Random(f"{seed} {number}")
+    return [_as_messages(texts, rng) for texts in make_long_conversation(seed * 1000 + number, n_turns)]
 
 
 def _as_messages(texts: list[TurnText], rng: Random) -> tuple[list[Json], list[Json]]:
@@ -196,6 +217,31 @@ def _list_chat_figures(off: ChatRun, on: ChatRun, n_chats: int) -> list[Figure]:
             Figure.percent("summaries adopted", ratio(on.summaries.get("adopted", 0), n_made)),
             Figure.percent("long requests with turns left out",
                            ratio(on.requests.get("trimmed", 0), sum(on.requests.values())))]
+
+
+def list_engine_figures(chats: EngineChats) -> list[Figure]:
+    """The CPU of the engine for the early and the late turn, with and without summaries."""
+    figures = []
+    for name, route in (("without", OFF), ("with", ON)):
+        early, late = chats.list_engine_s(route, EARLY), chats.list_engine_s(route, LATE)
+        measured = [chat[turn] for chat in chats.turns[route] for turn in (EARLY, LATE)]
+        cached = [chat[turn].engine_s for chat in chats.turns[route] for turn in range(LATE + 1, LAST + 1)]
+        times = [ratio(*pair) for pair in zip(late, early, strict=True)]
+        figures += [
+            Figure(f"engine, {name} summaries: CPU to the first token, turn {EARLY}", _median(early), "s"),
+            Figure(f"engine, {name} summaries: CPU to the first token, turn {LATE}", _median(late), "s"),
+            Figure(f"engine, {name} summaries: prompt tokens of turn {LATE}, median",
+                   _median([float(chat[LATE].n_tokens) for chat in chats.turns[route]]), ""),
+            Figure.mean(f"engine, {name} summaries: turn {LATE} takes, times turn {EARLY}, mean", times, "",
+                        WITHIN if route == ON else None),
+            Figure(f"engine, {name} summaries: TTFT p50 of turn {LATE}",
+                   _median([chat[LATE].ttft_s for chat in chats.turns[route]]), "s"),
+            Figure(f"engine with its prompt cache, {name} summaries: CPU of turns {LATE + 1} to {LAST}, mean",
+                   fmean(cached), "s"),
+            Figure.count(f"engine, {name} summaries: cached tokens of the measured turns, most in one",
+                         max(turn.n_cached for turn in measured))]
+    return [*figures, Figure.percent("engine: summaries adopted",
+                                     ratio(chats.summaries.get("adopted", 0), sum(chats.summaries.values())))]
 
 
 def _list_damage_figures(seed: int, n: int) -> list[Figure]:

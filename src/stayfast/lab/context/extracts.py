@@ -2,8 +2,8 @@
 
 The model reads the prompt that the gateway sends it. As a fact it copies each sentence with a number, a name or a path that
 no earlier copied sentence has, within a fifth of the conversation; as a failed step each call whose last result was an
-error. Asked again, it also copies what was missing. So it is honest, and invents nothing. When wrong: real models write
-other words, and refuse or fail more often.
+error. It also copies what the prompt requires, and what was missing. So it is honest, and invents nothing. When wrong: real
+models write other words, and refuse or fail more often.
 """
 
 import re
@@ -27,7 +27,9 @@ def write_extract(prompt: str) -> str:
     """The model's answer to a summary prompt."""
     rest = prompt.partition("<conversation>\n")[2]
     talk, _, rejected = rest.partition("\n</conversation>")
-    wanted = [line.partition(": ")[2] for line in rejected.splitlines() if line.startswith("- ")]
+    required, _, rejected = rejected.partition("Your last summary was rejected.")
+    wanted = [line[2:] for line in required.splitlines() if line.startswith("- ")]
+    wanted += [line.partition(": ")[2] for line in rejected.splitlines() if line.startswith("- ")]
     lines = list(_read_lines(talk))
     room = int(len(talk) * _SHARE / (2 if "- length: " in rejected else 1))
     known, facts = set[str](), list[str]()

@@ -55,7 +55,11 @@ class ServerProcess:
 
     def tree_cpu_s(self) -> float:
         """CPU seconds used by the process and its children, if it has any."""
-        return sum(_process_cpu_s(pid) for pid in (self.process.pid, *children_of(self.process.pid)))
+        return self.cpu_s() + self.children_cpu_s()
+
+    def children_cpu_s(self) -> float:
+        """CPU seconds used by the running children."""
+        return sum(_process_cpu_s(pid) for pid in children_of(self.process.pid))
 
     def first_thread_cpu_s(self) -> float:
         """CPU seconds of the first thread, which runs a gateway's event loop."""

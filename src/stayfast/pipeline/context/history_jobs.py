@@ -133,9 +133,13 @@ class SummaryMaker:
                 self._store.release_lead(key)
 
     async def _make_parts(self, job: SummaryJob) -> None:
-        """Each turn is read by the model once, in parts of one allowance at most."""
+        """In parts of one allowance at most. A part that the checks refuse is made again as two halves, so that the turns
+        before one that cannot be summarized are not left out with it.
+        """
         turns, summary = job.conversation.turns, job.known.summary if job.known is not None else None
-        for first, after in divide_span(job.conversation.sizes, *job.span, self._config.allowance_tokens):
+        parts = divide_span(job.conversation.sizes, *job.span, self._config.allowance_tokens)[::-1]
+        while parts:
+            first, after = parts.pop()
             made = await self._summarizer.summarize(turns.texts_of(first, after), (first + 1, after),
                                                     turns.digest_of(first, after))
             result, part = made.result, made.summary
@@ -147,6 +151,11 @@ class SummaryMaker:
                 result = DELETED
             if result == REFUSED:
                 self._state.rules.update(made.rules)
+                if after - first > 1:
+                    middle = (first + after) // 2
+                    parts += ((middle, after), (first, middle))
+                    self._state.summaries[REFUSED] += 1
+                    continue
             self._note_result(job, result)
             if result != ADOPTED or summary is None:
                 return

@@ -1,7 +1,7 @@
 """A model summarizes turns, and checks decide whether its summary is used.
 
-A summary with violations is made once more, with the violations named; after that it is refused. Clauses that must be kept
-verbatim are found by rule, and never the model's.
+The model gets the numbers and ids that its summary must have. A summary with violations is made once more, with the
+violations named; after that it is refused. Clauses that must be kept verbatim are found by rule, and never the model's.
 """
 
 import re
@@ -15,7 +15,7 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.context import Summary, TurnText, Violation
 from stayfast.core.errors import StayfastError
-from stayfast.policy.context.summary_checks import check_summary, find_pins
+from stayfast.policy.context.summary_checks import check_summary, find_pins, find_required_texts
 from stayfast.wire.context.summary import summary_prompt
 from stayfast.wire.context.summary_answer import read_answer
 
@@ -56,11 +56,12 @@ class HistorySummarizer:
     async def summarize(self, source: Sequence[TurnText], covers: tuple[int, int], digest: str) -> SummaryResult:
         """A summary of turns that passes all checks. covers: their numbers, from 1. digest: of these turns."""
         pinned: tuple[str, ...] = await self._run_aside(partial(find_verbatim, source, self._patterns))
+        required: tuple[str, ...] = await self._run_aside(partial(find_required_texts, source))
         made_by = f"route/{self._by}@{strftime('%Y-%m-%d', gmtime(self._clock.wall()))}"
         violations: tuple[Violation, ...] = ()
         for _ in range(_N_TRIES):
             try:
-                prompt = summary_prompt(source, None, violations)
+                prompt = summary_prompt(source, None, violations, required)
                 answer = await self._call(prompt, _LEAST_OUTPUT + int(len(prompt) / _CHARS_A_TOKEN * _OUTPUT_SHARE))
             except StayfastError:
                 return SummaryResult(FAILED)

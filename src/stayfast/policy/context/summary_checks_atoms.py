@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from stayfast.core.context import Violation
 from stayfast.policy.context.summary_clauses import DATE, ID, NAME, NUMBER, Atom
 from stayfast.policy.context.summary_index import IDENTIFIER, SourceAtom, SourceIndex, Statement
+from stayfast.policy.context.summary_units import read_unit
 from stayfast.policy.context.summary_words import stem_of
 
 SAME_TURN: Final = 0.8
@@ -133,13 +134,22 @@ def find_invented(index: SourceIndex, statements: Sequence[Statement]) -> Iterat
             elif (
                 (atom.kind == DATE and not any(atom.matches(date) for date in dates))
                 or (atom.kind == ID and not index.has_id(atom.key))
-                or (atom.kind == NAME and not all(_is_known(word, index, words) for word in atom.text.lower().split()))
+                or (atom.kind == NAME and not all(_is_known(word, index, words) for word in atom.text.lower().split())
+                    and not _is_unit(atom.text, index))
             ):
                 yield Violation("invented", atom.text)
 
 
 def _is_known(word: str, index: SourceIndex, words: frozenset[str]) -> bool:
     return word in words or stem_of(word) in index.stems or (len(word) > 3 and word in index.text)
+
+
+def _is_unit(text: str, index: SourceIndex) -> bool:
+    """Whether a name is a unit that numbers of the source have in another form: GBP for £."""
+    unit = read_unit(text)
+    return unit is not None and any(
+        one.atom.quantity is not None and one.atom.quantity.dimension == unit[0] for one in index.atoms
+    )
 
 
 def _check_number(

@@ -43,6 +43,7 @@ SAME_TURN: Final = 0.5
 NEAR_BEST: Final = 0.15
 EVIDENCE: Final = 0.5
 SUPPORT: Final = 0.34
+REPORTED: Final = 0.6
 MAX_UNKNOWN: Final = 5
 _CONFLICTS: Final = {("done", "failed"), ("failed", "done"), ("done", "open"), ("open", "done")}
 
@@ -144,6 +145,8 @@ def find_wrong_states(index: SourceIndex, statements: Sequence[Statement]) -> It
         if not state or not stems:
             continue
         evidence = _find_evidence(index, clause, stems, is_step=statement.section == STATUS)
+        if evidence and statement.section == STORY and not clause.state and _is_reported(index, clause, stems):
+            continue
         if evidence and all((state, other) in _CONFLICTS for other in evidence):
             yield Violation("status", statement.item)
         elif (
@@ -159,6 +162,19 @@ def _narrated_state(clause: Clause) -> str:
     if not clause.state and not clause.n_negations and is_narrated_as_done(clause.words):
         return "done"
     return clause.state
+
+
+def _is_reported(index: SourceIndex, clause: Clause, stems: frozenset[str]) -> bool:
+    """Whether a message reports in the past tense most of what a clause reports, and with fewer of its words a tool's call:
+    what a customer was charged is not what a later call about the same thing did.
+    """
+    in_events = max((len(stems & event.about) for event in index.events), default=0)
+    return any(
+        share >= REPORTED and len(stems & other.stems) > in_events
+        and other.role != "tool" and not (other.is_question or other.state or other.n_negations)
+        and is_narrated_as_done(other.words)
+        for share, other in index.overlaps(stems)
+    )
 
 
 def _find_evidence(index: SourceIndex, clause: Clause, stems: frozenset[str], *, is_step: bool) -> list[str]:

@@ -64,6 +64,11 @@ imported rebuilt restarted verified closed saved loaded renamed erledigt fertig 
 OPEN: Final = _words("""
 pending todo open waiting await awaits awaiting remains remaining outstanding unresolved undecided later next unfinished
 blocked offen ausstehend pendiente""")
+_WAITING: Final = OPEN - {"next", "later"}
+_NOT_OPEN: Final = re.compile(  # a time, not a step that waits
+    r"\b(?:next|later) (?:(?:that|this|in the|on the same|the same) )?(?:minute|hour|day|morning|afternoon|evening|night"
+    r"|week(?:end)?|month|quarter|year|season|spring|summer|autumn|winter|time|(?:mon|tues|wednes|thurs|fri|satur|sun)day)s?\b"
+    r"|\bnext to\b", re.IGNORECASE)
 _OPEN_PHRASES: Final = re.compile(
     r"\b(?:still (?:to|needs?|has to|have to|open|missing|outstanding)|not yet|yet to|has not been|have not been"
     r"|to be (?:done|decided)"
@@ -152,7 +157,7 @@ def state_of(text: str, words: Sequence[str]) -> str:
     is_negative = count_negations(text, words) % 2 == 1
     if _FAILED_PHRASES.search(text):
         return "failed"
-    if _OPEN_PHRASES.search(text) or not OPEN.isdisjoint(words):
+    if _OPEN_PHRASES.search(text) or not (OPEN if not _NOT_OPEN.search(text) else _WAITING).isdisjoint(words):
         return "open"
     if not FAILED.isdisjoint(words):
         return "done" if _NOT_FAILED.search(text) or is_negative else "failed"

@@ -138,6 +138,28 @@ def test_check_summary_replaced_value_may_be_left_out() -> None:
     assert "number" in rig.rules(covers=(1, 3))
 
 
+def test_check_summary_many_pins_are_not_too_long() -> None:
+    """The gateway copies them: no model can write fewer."""
+    rig = CheckRig()
+    rules = " ".join(f"Never book a hotel with {name} doors or walls." for name in ("red", "blue", "green", "white", "old"))
+    rig.source[0] = msgspec.structs.replace(rig.source[0], text=rig.source[0].text + " " + rules)
+    pins = find_pins(rig.source)
+    whole = sum(len(text.text) for text in rig.source)
+    narrative = "The food costs 340 EUR. " * int(0.3 * whole / 24)
+    assert sum(map(len, pins)) + len(narrative) > 0.4 * whole
+    assert "length" not in rig.rules(pinned=pins, narrative=narrative)
+
+
+def test_check_summary_currency_code_for_its_sign_is_not_invented() -> None:
+    """In a key, apart from its number; another currency is."""
+    rig = CheckRig()
+    rig.source[0] = TurnText("user", "The travel costs €1,200. The food costs €340. Never book flights.", 1)
+    rig.source[1] = TurnText("assistant", "So €340 for food and €1200 for travel. " + FILLER, 1)
+    facts = (SummaryItem("travel costs (EUR) = 1200", 1), *rig.summary.facts[1:])
+    assert rig.rules(facts=facts) == set()
+    assert rig.rules(facts=(SummaryItem("travel costs (GBP) = 1200", 1), *rig.summary.facts[1:])) != set()
+
+
 def test_find_pins_negations_and_limits_of_users() -> None:
     """Verbatim; no question, no code, nothing of tools, whose text may be an attack."""
     source = [

@@ -116,6 +116,26 @@ def test_find_wrong_states_of_the_narrative(narrative: str, *, is_wrong: bool) -
 
 
 @pytest.mark.parametrize(
+    ("narrative", "is_wrong"),
+    [
+        ("The customer was charged 25.95 EUR for the coffee machine.", False),
+        ("The coffee machine was returned.", True),
+        ("A return of the coffee machine was created.", True),
+    ],
+)
+def test_find_wrong_states_of_what_a_message_reports(narrative: str, *, is_wrong: bool) -> None:
+    """A tool that failed with the same thing later is another matter."""
+    index = SourceIndex(
+        [
+            TurnText("user", "You charged me 25.95 EUR for the coffee machine.", 1),
+            TurnText("assistant", 'create_return({"item": "coffee machine"})', 2),
+            TurnText("tool", "Error: too late", 2, is_tool_result=True, is_error=True),
+        ]
+    )
+    assert bool(list(find_wrong_states(index, read_statements(Summary(narrative=narrative))))) is is_wrong
+
+
+@pytest.mark.parametrize(
     ("item", "n_lost"),
     [
         (SummaryItem("green room", None, "failed"), 0),

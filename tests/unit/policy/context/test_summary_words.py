@@ -52,6 +52,10 @@ def test_count_negations_of_clauses(text: str, n: int) -> None:
         ("not yet sent", "open"),
         ("it did not fail", "done"),
         ("a blue room", ""),
+        ("the weather of next week", ""),
+        ("two days later the same week", ""),
+        ("next is the review", "open"),
+        ("to be done next", "open"),
     ],
 )
 def test_state_of_clauses(text: str, state: str) -> None:
