@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from stayfast.core.context import TurnText
 from stayfast.lab.context.conversations import make_conversation
 
-MODEL_NAME: Final = "extracts"
 _LINE: Final = re.compile(r"^\[t(\d+) (user|assistant|tool)( error)?\] ", re.MULTILINE)
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+|\n+")
 _ATOM: Final = re.compile(r"\S*[\d/_@`]\S*|\b[a-z]+[A-Z]\w*|(?<=[a-z,] )[A-Z]\w+(?: [A-Z]\w+)*")
