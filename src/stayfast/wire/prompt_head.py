@@ -49,6 +49,8 @@ _TOOL: Final = msgspec.json.Decoder(_ToolName)
 
 
 class HeadBlock(Struct, frozen=True, gc=False):
+    """One tool, or one part of the instructions. `path`: its place in the body."""
+
     section: int  # TOOLS or SYSTEM
     path: str
     data: bytes  # JSON, as received

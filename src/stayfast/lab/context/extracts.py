@@ -2,7 +2,7 @@
 
 The model reads the prompt that the gateway sends it. As a fact it copies each sentence with a number, a name or a path that
 no earlier copied sentence has, within a fifth of the conversation; as a failed step each call whose last result was an
-error. Asked again, it also copies what was missing. So it is honest, and invents nothing. When wrong: real models write
+error. On the second try it also copies what was missing. So it invents nothing. When wrong: real models write
 other words, and refuse or fail more often.
 """
 

@@ -50,6 +50,7 @@ def _rows(snapshot: Snapshot) -> Iterator[tuple[PromptVersionRow, FindingSite]]:
 
 
 def short_id(row: PromptVersionRow) -> str:
+    """The first 12 digits of its id, by which `stayfast prompts` finds it."""
     return row.id[:12]
 
 
