@@ -5,7 +5,7 @@ from time import thread_time
 import msgspec
 import pytest
 
-from stayfast.compose.diet import make_diet_steps
+from stayfast.compose.context import make_diet_steps
 from stayfast.core.events import RequestDone
 from stayfast.policy.context.diet import DietConfig
 from stayfast.testing import ScriptedUpstream, SendText, SimLoop, run

@@ -193,7 +193,7 @@ class Judge:
         self.bad = bad
         self.seen: list[tuple[str, bytes, float]] = []
 
-    def wants(self, request: Request, tier: str, facts: TierFacts) -> bool:
+    def applies_to(self, request: Request, tier: str, facts: TierFacts) -> bool:
         assert tier in facts.tiers
         return request.max_output_tokens != 1
 

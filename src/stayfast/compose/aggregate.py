@@ -213,7 +213,7 @@ class WorkerAggregate:
         return msgspec.json.encode({"object": "list", "data": found[:query.n]})
 
     async def compare_prompts(self, version_id: str, before: str) -> bytes | None:
-        """A version beside an earlier one, from a worker that has the texts of both, else from any that has its text."""
+        """Two versions compared, by a worker that has the texts of both, else by any that has the text of the later one."""
         found = await self._compare_prompts(version_id, before)
         if found is not None and (not before or found.before):
             return msgspec.msgpack.encode(found)

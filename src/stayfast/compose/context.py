@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from stayfast.compose.caching import Stores
-from stayfast.compose.diet import make_diet_steps
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.types import SUMMARY
+from stayfast.pipeline.context.diet_step import DietStep
 from stayfast.pipeline.context.history_jobs import HistoryState, SummaryMaker
 from stayfast.pipeline.context.history_step import HistoryStep
 from stayfast.pipeline.context.history_summarizer import HistorySummarizer
@@ -15,6 +15,7 @@ from stayfast.pipeline.context.step import ContextStep
 from stayfast.pipeline.context.token_counter import TokenCounter
 from stayfast.pipeline.own_request import BackgroundModel, Serve
 from stayfast.pipeline.plan import Route
+from stayfast.policy.context.diet import DietConfig
 from stayfast.policy.context.history import HistoryConfig
 from stayfast.settings import Settings
 from stayfast.stores.base import Store
@@ -36,7 +37,7 @@ class ContextSteps:
         self._is_shedding = is_shedding
 
     def make_steps(self, route: str, before: Route | None, counter: TokenCounter) -> tuple[ContextStep, ...]:
-        """The steps of a route, in their order. before: its last version, at a reload."""
+        """The steps of a route, in their order. before: its last version, at a reload. counter: of the route."""
         config = self._settings.routes[route].context
         history = self._make_history(config.history, find_history(before), counter)
         diet = make_diet_steps(config.diet)
@@ -64,6 +65,11 @@ class ContextSteps:
         if before is not None and (before.config.store, before.config.max_bytes) == ("", config.max_bytes):
             return before.store
         return MemoryStore(config.max_bytes)
+
+
+def make_diet_steps(config: DietConfig) -> tuple[ContextStep, ...]:
+    """The step that leaves parts of prompts out; empty if nothing is to be left out."""
+    return (DietStep(config),) if config.drop_repeats or config.minify_json else ()
 
 
 def find_history(route: Route | None) -> HistoryStep | None:

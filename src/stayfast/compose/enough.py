@@ -34,8 +34,8 @@ JUDGE_SHARE = 0.5  # requests to the judge for each answer of the route that is 
 
 
 def explain_missing_vectors(settings: Settings) -> str:
-    """Why no route can learn for which questions a tier is enough; empty: it can, or no route wants to."""
-    if not _wants_vectors(settings):
+    """Why no route can learn for which questions a tier is enough; empty: it can, or no route is set to."""
+    if not _needs_vectors(settings):
         return ""
     try:
         _load_static_embedder()
@@ -44,7 +44,7 @@ def explain_missing_vectors(settings: Settings) -> str:
     return ""
 
 
-def _wants_vectors(settings: Settings) -> bool:
+def _needs_vectors(settings: Settings) -> bool:
     return any(route.enough.mode in ("learned", "shadow") for route in settings.routes.values())
 
 
@@ -77,10 +77,10 @@ class EnoughRoutes:
         self._sink = sink
         self._serve = serve
         self._classifiers = classifiers or Classifiers()
-        self._vector_of = _make_question_vector(self._classifiers.vectors) if _wants_vectors(settings) else None
+        self._vector_of = _make_question_vector(self._classifiers.vectors) if _needs_vectors(settings) else None
 
     def make_trials(self, route: str, settings: RouteSettings, before: TierTrials | None) -> TierTrials | None:
-        """The evidence of a route; None: it wants none. before: of a reload. Raises ValueError for a check that does not
+        """The evidence of a route; None: it collects none. before: of a reload. Raises ValueError for a check that does not
         exist.
         """
         config = settings.enough

@@ -1,7 +1,7 @@
 """The routes of a set of settings, and what upstreams and the queue learn from them: models, budgets, lanes, predictions."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from stayfast.compose.caching import SemanticCaches, Stores, affinity_config, make_planner
@@ -39,26 +39,38 @@ from stayfast.turns.threads import start_thread
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 
 
-def make_routes(settings: Settings, registry: Registry, old: Mapping[str, Route], stores: Stores, *,
-           semantic: SemanticCaches, context: ContextSteps, evidence: EnoughRoutes, clock: Clock, sink: Sink,
-           classifiers: Classifiers | None = None) -> dict[str, Route]:
+@dataclass(frozen=True, slots=True)
+class RouteParts:
+    """What all routes of one set of settings are made of."""
+
+    registry: Registry
+    stores: Stores
+    semantic: SemanticCaches
+    context: ContextSteps
+    evidence: EnoughRoutes
+    classifiers: Classifiers
+    clock: Clock
+    sink: Sink
+
+
+def make_routes(settings: Settings, parts: RouteParts, old: Mapping[str, Route]) -> dict[str, Route]:
     """All routes by name. old: before a reload; the new routes take over what they have learned if its settings are
-    unchanged.
+    unchanged. Raises ValueError for a hook or a check that cannot be imported.
     """
+    clock, sink = parts.clock, parts.sink
     paces = next((route.policy.cap.paces for route in old.values() if route.policy.cap is not None), None) or OutputPaces()
-    made, counters = {}, TokenCounters(settings, registry, old)
+    made, counters = {}, TokenCounters(settings, parts.registry, old)
     for name, route_settings in settings.routes.items():
         before = old.get(name)
-        cache = _make_cache(name, settings, before, stores, semantic)
+        cache = _make_cache(name, settings, before, parts.stores, parts.semantic)
         prefix = make_planner(name, route_settings, before, clock, sink)
         counter, counting = counters.make(name)
         policy = replace(make_policy(name, route_settings), cache=cache, prefix=prefix, counter=counter,
-                         counting=counting,
-                         context=context.make_steps(name, before, counter),
+                         counting=counting, context=parts.context.make_steps(name, before, counter),
                          cap=RouteCaps(route_settings.cap, paces) if route_settings.cap.is_on else None,
                          hooks=_make_hooks(route_settings.hooks, clock),
-                         screen=make_screen(name, route_settings, classifiers or Classifiers(), clock, sink))
-        made[name] = _make_route(name, settings, registry, before, policy=policy, sink=sink, evidence=evidence)
+                         screen=make_screen(name, route_settings, parts.classifiers, clock, sink))
+        made[name] = _make_route(name, settings, parts, before, policy)
     return made
 
 
@@ -68,11 +80,10 @@ def _make_hooks(config: HooksConfig, clock: Clock) -> RouteHooks | None:
     return RouteHooks(hooks, config, clock, start_thread) if hooks else None
 
 
-def _make_route(name: str, settings: Settings, registry: Registry, old: Route | None, *, policy: RoutePolicy,
-           sink: Sink, evidence: EnoughRoutes) -> Route:
-    route_settings = settings.routes[name]
+def _make_route(name: str, settings: Settings, parts: RouteParts, old: Route | None, policy: RoutePolicy) -> Route:
+    route_settings, registry = settings.routes[name], parts.registry
     continues = {up: _can_continue(settings, up) for up in route_settings.own_upstreams}
-    ladder, targets = make_ladder(name, settings, registry, old, continues, evidence=evidence)
+    ladder, targets = make_ladder(name, settings, registry, old, continues, evidence=parts.evidence)
     targets = targets or tuple(Target(registry[up], settings.model_for(name, up), settings.prices_for(up), continues[up])
                                for up in route_settings.upstreams)
     fallback = route_settings.on_overrun.fallback
@@ -81,11 +92,11 @@ def _make_route(name: str, settings: Settings, registry: Registry, old: Route | 
                         for up in tier.upstreams) for tier in fallback.tiers) if fallback else ()
     return Route(name, targets, route_settings.pick == "order", policy, route_settings.retry, tiers,
                  _make_hedging(route_settings, settings, old), route_settings.on_stall,
-                 _make_selector(name, route_settings, registry, old, sink), ladder)
+                 _make_selector(name, route_settings, registry, old, parts.sink), ladder)
 
 
 def _make_cache(name: str, settings: Settings, old: Route | None, stores: Stores, semantic: SemanticCaches
-             ) -> RouteCache | None:
+                ) -> RouteCache | None:
     """The route's cache. A change of model, upstream, epoch or memory size starts an empty one; after other changes the
     answers stay.
     """
@@ -120,7 +131,7 @@ def _can_continue(settings: Settings, upstream: str) -> bool:
 
 
 def _make_selector(name: str, route_settings: RouteSettings, registry: Registry, old: Route | None,
-             sink: Sink) -> UpstreamSelector | None:
+                   sink: Sink) -> UpstreamSelector | None:
     """Affinity, weights and ejection; None: the route has one upstream, or only the load decides."""
     config = PickConfig(route_settings.pick == "order", route_settings.weights, affinity_config(route_settings),
                         route_settings.eject)
@@ -150,9 +161,9 @@ def make_policy(name: str, route_settings: RouteSettings) -> RoutePolicy:
     fallback = route_settings.on_overrun.fallback
     total_s = route_settings.total_s
     return RoutePolicy(replace(route_settings.timeouts, total_s=total_s),
-                 divide_deadline(route_settings.budget, total_s, fallback.reserve if fallback is not None else ""),
-                 route_settings.on_overrun.template, route_settings.on_overrun.partial, name, size=route_settings.size
-                       if route_settings.size.is_bounded else None)
+                       divide_deadline(route_settings.budget, total_s, fallback.reserve if fallback is not None else ""),
+                       route_settings.on_overrun.template, route_settings.on_overrun.partial, name,
+                       size=route_settings.size if route_settings.size.is_bounded else None)
 
 
 def route_cache_rows(routes: Mapping[str, Route]) -> Samples:

@@ -45,7 +45,7 @@ from stayfast.compose.fleet_host import Fleet
 from stayfast.compose.keys import KeysHost
 from stayfast.compose.passthrough import http_config, make_pass_through
 from stayfast.compose.probes import make_probes
-from stayfast.compose.routes import bind_routes, make_routes, models_requested, queue_outlook, tier_of
+from stayfast.compose.routes import RouteParts, bind_routes, make_routes, models_requested, queue_outlook, tier_of
 from stayfast.compose.snapshot_source import SnapshotSource
 from stayfast.compose.snapshots import Snapshots, make_snapshots
 from stayfast.compose.state import state_report
@@ -274,8 +274,8 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     context = ContextSteps(settings, open_stores, clock=clock, serve=observers.current.serve,
                            is_shedding=observers.current.is_shedding)
     evidence = EnoughRoutes(settings, clock=clock, sink=sink, serve=observers.current.serve, classifiers=classifiers)
-    named = make_routes(settings, registry, before, open_stores, semantic=semantic, context=context, evidence=evidence,
-                        clock=clock, sink=sink, classifiers=classifiers)
+    named = make_routes(settings, RouteParts(registry, open_stores, semantic, context, evidence, classifiers, clock, sink),
+                        before)
     bind_routes(registry, named, LANES if settings.admission.lanes is not None else ())
     if old is not None:
         _begin_slowly(registry, old.registry, clock.now())

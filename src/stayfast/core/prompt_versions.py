@@ -88,7 +88,7 @@ class PromptHunk(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PromptComparison(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A version beside an earlier one. hunks: None without the text of both. Texts: None unless the settings show them."""
+    """Two versions compared. hunks: None without the text of both. Texts: None unless the settings show them."""
 
     before: str = ""
     hunks: tuple[PromptHunk, ...] | None = None

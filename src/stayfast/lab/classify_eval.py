@@ -125,7 +125,7 @@ def judge_examples(classifier: StoredClassifier, vectors: Sequence[Floats]) -> l
     answers = []
     for n in range(len(vectors[0])):
         found = rule.judge(heads[0].probabilities(vectors[0][n]))
-        if len(heads) > 1 and rule.wants_second(found):
+        if len(heads) > 1 and rule.needs_second(found):
             found = rule.mix(found.probabilities, heads[1].probabilities(vectors[1][n]))
         answers.append(found)
     return answers

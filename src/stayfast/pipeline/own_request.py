@@ -19,7 +19,7 @@ _THINKING_TOKENS: Final = 4096
 
 
 class ServedReply(Protocol):
-    """As `stages.relay.StoreReply`."""
+    """The part of `stages.relay.Reply` that a reader of the whole answer needs."""
 
     async def next(self) -> Chunk | None:
         """The next part; None after the last."""

@@ -13,7 +13,7 @@ tools are called. A request that begins with unknown bytes between two samples b
 
 Texts are in memory only, at most MAX_TEXT_BYTES, and leave it by `find_head` alone.
 When wrong: with hundreds of applications whose prompts resemble each other on one route, none recurs soon, and they are
-taken for one version that moves. A new version of a prompt whose words move is not told from its movement.
+taken for one version that moves. A new version of a prompt whose words move is taken for a movement.
 """
 
 import asyncio
@@ -389,7 +389,8 @@ class PromptVersions:
                     yield route or "", version
 
     async def compare(self, version_id: str, before: str, *, has_text: bool) -> PromptComparison | None:
-        """A version beside an earlier one; None: this worker does not have its text. has_text: with the texts. In a thread.
+        """A version compared with an earlier one; None: this worker does not have its text. has_text: with the
+        texts. In a thread.
         """
         head = self.find_head(version_id)
         if head is None:

@@ -32,7 +32,7 @@ class RequestSampler:
     __slots__ = ("_bodies", "_headers_at", "_pieces", "_prompt_at", "_sink", "_versions", "due_at")
 
     def __init__(self, sink: Sink, versions: PromptVersions | None = None) -> None:
-        """versions: of system prompts; None: they are not told apart."""
+        """versions: of system prompts; None: they are not counted."""
         self._sink = sink
         self._versions = versions
         self.due_at = 0.0  # requests that end before need no `note_end`

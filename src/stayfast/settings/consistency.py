@@ -32,7 +32,7 @@ from stayfast.settings.upstreams import (
 )
 from stayfast.settings.yaml_nodes import Node, YamlList, YamlScalar, entries_at, expand_references, location_of, node_at
 from stayfast.settings.yaml_nodes import YamlMapping as Tree
-from stayfast.stores.exact_tokenizer import INSTALL_HINT, PACKAGES
+from stayfast.stores.exact_tokenizer import INSTALL_HINT, package_of
 from stayfast.stores.jobs.postgres.address import parse_postgres_url
 from stayfast.stores.sqlite import describe_problem
 
@@ -117,11 +117,11 @@ def _check_tokenizers(settings: Settings, add_problem: AddProblem) -> None:
         tokenizer = route.context.tokenizer
         if tokenizer in (LEARNED, UPSTREAM):
             continue
-        is_packaged, path = tokenizer in VOCABULARIES, ("routes", name, "context", "tokenizer")
-        if not is_packaged and not FilePath(tokenizer).is_file():
+        path, package = ("routes", name, "context", "tokenizer"), package_of(tokenizer)
+        if tokenizer not in VOCABULARIES and not FilePath(tokenizer).is_file():
             add_problem(path, f"no such file: {quote(tokenizer)}")
-        elif find_spec(PACKAGES[is_packaged]) is None:
-            add_problem(path, f"needs a package that is not installed: {INSTALL_HINT}")
+        elif find_spec(package) is None:
+            add_problem(path, f"needs the package {package}, which is not installed: {INSTALL_HINT}")
 
 
 def _check_tls(server: ServerConfig, add_problem: AddProblem) -> None:

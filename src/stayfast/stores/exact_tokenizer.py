@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from stayfast.policy.context.config import VOCABULARIES
 
-PACKAGES: Final = {True: "bpe_openai", False: "tokenizers"}  # by whether the vocabulary is packaged
+_PACKAGED, _FROM_FILE = "bpe_openai", "tokenizers"  # the packages that read a vocabulary
 INSTALL_HINT: Final = "pip install '.[tokens]' in Stayfast's checkout"
 
 
@@ -26,40 +26,45 @@ class ExactTokenizer(Protocol):
         """The ids of the tokens of a text, without those that a chat template adds."""
 
 
-class _OfOpenAi:
+class _PackagedVocabulary:
     __slots__ = ("_encoding",)
 
     def __init__(self, name: str) -> None:
-        self._encoding: Any = import_module(PACKAGES[True]).get_encoding(name)
+        self._encoding: Any = import_module(_PACKAGED).get_encoding(name)
 
     def encode(self, text: str) -> list[int]:
         found: list[int] = self._encoding.encode_ordinary(text)
         return found
 
 
-class _OfFile:
+class _VocabularyFile:
     __slots__ = ("_tokenizer",)
 
     def __init__(self, path: str) -> None:
-        self._tokenizer: Any = import_module(PACKAGES[False]).Tokenizer.from_file(path)
+        self._tokenizer: Any = import_module(_FROM_FILE).Tokenizer.from_file(path)
 
     def encode(self, text: str) -> list[int]:
         found: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return found
 
 
+def package_of(name: str) -> str:
+    """The importable package that reads a vocabulary. name: as of `load_tokenizer`."""
+    return _PACKAGED if name in VOCABULARIES else _FROM_FILE
+
+
 def load_tokenizer(name: str) -> ExactTokenizer:
     """name: one of VOCABULARIES, or the path of a tokenizer.json. Takes up to seconds. Raises NoTokenizer."""
-    is_packaged = name in VOCABULARIES
-    if not is_packaged and not Path(name).is_file():
+    package = package_of(name)
+    if package == _FROM_FILE and not Path(name).is_file():
         raise NoTokenizer(f"there is no file {name}: give the path of the model's tokenizer.json")
     try:
-        return _OfOpenAi(name) if is_packaged else _OfFile(name)
+        return _PackagedVocabulary(name) if package == _PACKAGED else _VocabularyFile(name)
     except ImportError as error:
-        raise NoTokenizer(f"{name} needs the package {PACKAGES[is_packaged]}, which is not installed ({error}): "
+        raise NoTokenizer(f"{name} needs the package {package}, which is not installed ({error}): "
                           f"{INSTALL_HINT}") from error
     except Exception as error:  # tokenizers raises Exception itself
-        raise NoTokenizer(f"{name} is not a vocabulary that the package {PACKAGES[is_packaged]} reads: {error}") from error
+        raise NoTokenizer(f"{name} is not a vocabulary that the package {package} reads: {error}") from error
 
 
 class TokenizerSlot:

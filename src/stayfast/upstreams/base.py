@@ -51,7 +51,7 @@ class TokenCounting(Protocol):
 
     @property
     def uses_upstream(self) -> bool:
-        """Whether the upstream's own count endpoint is asked first."""
+        """Whether the upstream's own count endpoint is called first."""
 
     def answer(self, request: Request, reported: UpstreamCount | None = None) -> bytes:
         """The body of the answer, in the client's dialect. reported: by the upstream; None: it is counted here. Takes

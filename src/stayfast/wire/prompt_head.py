@@ -2,7 +2,7 @@
 
 **Normalised blocks.** A digest is the sha256 of the blocks without what usually moves: dates, times, UUIDs, timestamps and
 ids are masked, and tools are sorted by name. So a clock in a system prompt does not make a version of each request. The raw
-bytes still tell where it moves: `locate_change`.
+bytes still show where it moves: `locate_change`.
 
 Positions are bytes of a block's JSON, as in the findings of `pipeline.prompt_cache.diagnostics`.
 """
@@ -49,6 +49,8 @@ _TOOL: Final = msgspec.json.Decoder(_ToolName)
 
 
 class HeadBlock(Struct, frozen=True, gc=False):
+    """One tool, or one part of the instructions. `path`: its place in the body."""
+
     section: int  # TOOLS or SYSTEM
     path: str
     data: bytes  # JSON, as received

@@ -73,6 +73,7 @@ class CapsClaim:
 
 def compare_runs(arm: str, plain: "Sequence[CapAnswer]", fitted: "Sequence[CapAnswer]", *,
                  is_steady: bool) -> list[Figure]:
+    """The figures of one arm: answers without and with fitted limits, to the same requests."""
     judged, n = [answer for answer in fitted if answer.is_judged], len(fitted)
     limited = [answer for answer in judged if answer.how == "limit"]
     n_cut = sum(answer.how == "deadline" for answer in judged)
@@ -112,6 +113,9 @@ class CapAnswer:
 
 
 async def measure(loop: SimLoop, n_answers: int, seed: int, sag: float, *, is_fitted: bool) -> list[CapAnswer]:
+    """The answers to n_answers requests, one every EVERY_S. sag: the speed in the middle third, as a share of the usual one.
+    is_fitted: with limits that are fitted to the deadline.
+    """
     rng, sink = Random(seed), RecordingSink()
     cap = CapConfig(fit_deadline=True, percentile=PERCENTILE, reserve_s=RESERVE_S) if is_fitted else CapConfig()
     settings = Settings(upstreams={"a": HttpUpstream("openai", base_url="http://a", probe=False)},

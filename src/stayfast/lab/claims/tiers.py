@@ -5,7 +5,7 @@ large one costs ten times as much. All costs are counted: the small tier's answe
 path, and audits.
 
     cascade    the small tier answers, and its answer's log-probability is checked; off until proven
-    learned    a small tier that knows two thirds of the intents; the nearest compared questions decide
+    learned    a small tier that has learned two thirds of the intents; the nearest compared questions decide
     no skill   the same two modes, with a small tier that guesses, and is as sure of its guesses as of right answers
 
 When wrong: intents are short answers that can be compared exactly; a judge of long answers errs.
@@ -85,6 +85,7 @@ def cascade_config(min_p: float) -> EnoughConfig:
 
 
 def learned_config() -> EnoughConfig:
+    """The nearest compared questions decide; no check of an answer does."""
     return EnoughConfig(mode="learned", compare=EXACT, share=SHARE, at_least=LEARNED_AT_LEAST)
 
 

@@ -38,6 +38,8 @@ class PlantedFact:
 
 @dataclass(frozen=True)
 class PlantedRule:
+    """A constraint of the user. `turn`: where it is stated."""
+
     form: RuleForm
     detail: str
     turn: int
@@ -45,6 +47,8 @@ class PlantedRule:
 
 @dataclass(frozen=True)
 class PlantedStep:
+    """A step of the task. `turn`: where it came to its last state."""
+
     form: StepForm
     detail: str
     turn: int

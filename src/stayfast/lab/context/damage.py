@@ -114,12 +114,6 @@ def _swap(kinds: frozenset[str], conversation: LabConversation, rng: Random) -> 
     return _with_value(lines, other, write_value(one.value, rng))
 
 
-def _steps_in(conversation: LabConversation, section: str) -> list[int]:
-    """The lines of a section that are about a step."""
-    lines = conversation.lines
-    return [at for at, line in enumerate(lines) if isinstance(line.about, PlantedStep) and line.section == section]
-
-
 def _change_state(conversation: LabConversation, rng: Random) -> Lines | None:
     found = [
         at for at, line in enumerate(conversation.lines) if isinstance(line.about, PlantedStep) and line.section == "status"

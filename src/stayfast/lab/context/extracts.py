@@ -2,7 +2,7 @@
 
 The model reads the prompt that the gateway sends it. As a fact it copies each sentence with a number, a name or a path that
 no earlier copied sentence has, within a fifth of the conversation; as a failed step each call whose last result was an
-error. It also copies what the prompt requires, and what was missing. So it is honest, and invents nothing. When wrong: real
+error. It also copies what the prompt requires, and what was missing. So it invents nothing. When wrong: real
 models write other words, and refuse or fail more often.
 """
 
@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from stayfast.core.context import TurnText
 from stayfast.lab.context.conversations import make_conversation
 
-MODEL_NAME: Final = "extracts"
 _LINE: Final = re.compile(r"^\[t(\d+) (user|assistant|tool)( error)?\] ", re.MULTILINE)
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+|\n+")
 _ATOM: Final = re.compile(r"\S*[\d/_@`]\S*|\b[a-z]+[A-Z]\w*|(?<=[a-z,] )[A-Z]\w+(?: [A-Z]\w+)*")

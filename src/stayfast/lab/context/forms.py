@@ -1,7 +1,7 @@
 """Sentences of four kinds of conversations: facts, constraints, steps and small talk, with places for values.
 
 A form is what a user writes (`sources`), what refers to it later (`echoes`), and what a careful summary writes (`notes`, in
-other words than the user). Places: {v} the value, {x} a detail that tells two facts of one form apart.
+other words than the user). Places: {v} the value, {x} a detail that distinguishes two facts of one form.
 """
 
 from typing import NamedTuple
@@ -37,6 +37,8 @@ class StepForm(NamedTuple):
 
 
 class Domain(NamedTuple):
+    """The sentences of conversations about one subject."""
+
     name: str
     opening: tuple[str, ...]
     facts: tuple[FactForm, ...]

@@ -36,12 +36,11 @@ GAP_S, N_WORDS = 0.01, 20
 
 @dataclass(frozen=True, slots=True)
 class DeadlineTiers:
-    """Of n requests: time-outs with tiers and without, answers of the small tier, and the slowest answer in seconds."""
+    """Of n requests: time-outs with tiers and without, and answers of the small tier."""
 
     n: int
     n_time_outs: int
     n_small: int
-    slowest_s: float
     n_wasted: int  # calls at the large model, which could not answer in time
     n_time_outs_without: int
 
@@ -52,7 +51,6 @@ async def measure_deadline_tiers(seed: int, n: int = N_REQUESTS) -> DeadlineTier
     without = await run_virtual_in_thread(_send_all, seed, n, is_tiered=False)
     return DeadlineTiers(n, _n_time_outs(with_tiers), sum(done.upstream == "small" and done.error is None
                                                           for done in with_tiers),
-                         max(done.ended_at - done.accepted_at for done in with_tiers),
                          sum(attempt.upstream == "large" for done in with_tiers for attempt in done.attempts),
                          _n_time_outs(without))
 

@@ -1,4 +1,4 @@
-"""What a choice of tiers was worth: accuracy and cost, beside the large tier alone and a random choice of the same cost.
+"""What a choice of tiers was worth: accuracy and cost, against the large tier alone and a random choice of the same cost.
 
     non-inferior   right answers of the gateway minus right answers of the large tier, on the same questions
     shuffle        a router that sends a random share s of the questions to the large tier, and the others to the small one,

@@ -1,4 +1,4 @@
-"""What each worker knows of the versions of system prompts, and how the parts of all workers become rows of a snapshot."""
+"""The versions of system prompts of each worker, and how the parts of all workers become rows of a snapshot."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,1 +1,1 @@
-"""What a route knows of small classifiers: shared vectors, classifiers, guards, and routes by class."""
+"""Small classifiers in the path of a request: shared vectors, classifiers, guards, and routes by class."""

@@ -52,7 +52,7 @@ class TextClassifier:
         found = self.classify_now(text) if is_static else rule.judge(
             heads[0].probabilities(await self._encode(text, self.stored.embedders[0], None)))
         why = "first"
-        if len(heads) > 1 and self.config.second == "auto" and rule.wants_second(found):
+        if len(heads) > 1 and self.config.second == "auto" and rule.needs_second(found):
             try:
                 found = rule.mix(found.probabilities, heads[1].probabilities(
                     await self._encode(text, self.stored.embedders[1], ends_at)))

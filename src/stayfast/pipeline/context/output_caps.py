@@ -1,7 +1,7 @@
 """Sets the output limit of each attempt of a route, and learns how fast its answers come.
 
-Attempts are watched, not asked: ended ones are read, and running ones measured, at most every LEARN_EVERY_S, when the next
-attempt begins. A route without limits has none of this, and pays nothing.
+Ended attempts are read, and running ones measured, when the next attempt begins, at most every LEARN_EVERY_S.
+A route without limits has none of this, and pays nothing.
 """
 
 from collections.abc import Callable

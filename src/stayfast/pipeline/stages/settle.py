@@ -29,7 +29,7 @@ class Settle:
 
     def __init__(self, clock: Clock, sink: Sink, owners: ResponseOwners | None = None,
                  versions: PromptVersions | None = None) -> None:
-        """versions: None: system prompts are not told apart."""
+        """versions: None: those of system prompts are not counted."""
         self._clock = clock
         self._owners = owners
         self._sink = sink

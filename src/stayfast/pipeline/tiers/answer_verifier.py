@@ -20,7 +20,7 @@ ENOUGH: Final = TierVerdict(True)
 OWN_CHECK_S: Final = 1.0
 MAX_WHY: Final = 120  # characters of a reason from an own function
 
-SchemaFit = Callable[[Any, Any], bool]  # whether a value fits a JSON Schema; a schema that is none fits nothing
+SchemaFit = Callable[[Any, Any], bool]  # whether a value fits a JSON Schema; an invalid schema fits everything
 CertainLabel = Callable[[Request], str]  # empty: a classifier is sure of the question's label; else the reason why not
 OwnCheck = Callable[[dict[str, Any], str], str | Awaitable[str]]
 
@@ -40,7 +40,7 @@ class CheckedAnswers:
         self._certain_label = certain_label
         self._own_check = own_check
 
-    def wants(self, request: Request, tier: str, facts: TierFacts) -> bool:
+    def applies_to(self, request: Request, tier: str, facts: TierFacts) -> bool:
         """Whether the answers of a smaller tier are checked: never those of calls that the gateway makes on its own."""
         return (self._config.mode in ("cascade", "learned") and not facts.role
                 and (self._holds_streams or not request.stream))
@@ -57,7 +57,7 @@ class CheckedAnswers:
         """
         content = read_answer(request, data)
         if content is None:
-            return ""  # nothing can be said about a form that is not known
+            return ""  # a form that is not known cannot be checked
         wanted = read_wanted_output(request) if self._config.checks.json != "off" else WantedOutput(False, None)
         why = self._checks.find_failure(_facts_of(content, summary, wanted))
         if not why and wanted.schema is not None and self._config.checks.json == "schema" and content.text:

@@ -141,7 +141,7 @@ class TierTrials:
         return compare
 
     def note_failed(self, request: Request, facts: TierFacts, tier: str) -> None:
-        """A tier's answer failed its checks, and was replaced. In a cascade this says nothing about answers that pass."""
+        """A tier's answer failed its checks, and was replaced. In a cascade this is no evidence about answers that pass."""
         if self.config.mode == "learned" and not facts.role:
             self._learn(request, facts, tier, is_enough=False, p_drawn=1.0, was_given=False)
 

@@ -57,7 +57,7 @@ class TierObserver(Protocol):
 class TierVerifier(Protocol):
     """Checks the answers of tiers below the largest. Belongs to one loop; holds no state of a request."""
 
-    def wants(self, request: Request, tier: str, facts: TierFacts) -> bool:
+    def applies_to(self, request: Request, tier: str, facts: TierFacts) -> bool:
         """Whether an answer of this tier is to be verified; if not, it goes to the client as it comes."""
 
     async def verify(self, request: Request, answer: Chunk, summary: AnswerSummary, tier: str,

@@ -1,6 +1,6 @@
 """Measures and fits the probabilities of a classifier, on rows that its weights have not seen.
 
-Problem: a classifier that says 90 % is right in 99 % or in 70 % of such cases, depending on how long it was trained.
+Problem: of the answers with a probability of 90 %, 99 % or only 70 % are right, depending on how long it was trained.
 Rule: fit one temperature by the least log-loss, or a non-decreasing map of the highest probability (isotonic regression, by
 pooling neighbours that are out of order), then choose the lowest threshold whose answers have the wanted precision.
 

@@ -1,7 +1,7 @@
 """Values of a JSON Schema's properties in a text, by rules: formats, patterns, lists of words and numbers.
 
-Problem: a model takes a second to copy an e-mail address out of a text. Rule: each property is searched by what its schema
-says: `pattern`, `format` (email, uri, date, uuid, ipv4), `enum` (as a whole word, in any case), or a number, where it is
+Problem: a model takes a second to copy an e-mail address out of a text. Rule: each property is searched by its schema's
+keywords: `pattern`, `format` (email, uri, date, uuid, ipv4), `enum` (as a whole word, in any case), or a number, where it is
 the only numeric property. The first place in the text counts. What no rule finds is `missing`, for a model.
 When wrong: a text with two addresses has the first one, whichever is meant. Other formats and nested objects have no rule.
 """

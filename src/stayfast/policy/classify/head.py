@@ -2,8 +2,8 @@
 
 Problem: the largest score of a classifier says which label is nearest, not whether any label fits. Rule: softmax over linear
 scores, divided by a temperature that is fitted on rows the weights have not seen; below a threshold, chosen for a wanted
-precision on such rows, the answer is `unknown`. Where two labels are close, a second head over a slower, better vector is
-asked, and both opinions are mixed.
+precision on such rows, the answer is `unknown`. Where two labels are close, a second head over a slower, better vector
+is evaluated, and the probabilities of both are mixed.
 
     scores_k = (w_k x + b_k) / T          p = softmax(scores)         margin = p_1 - p_2
     mixed    = softmax((1 - s) log p + s log q)                       if margin < second_margin, with q of the second head
@@ -40,7 +40,7 @@ class Classification(Struct, frozen=True):
     p: float
     margin: float  # to the second most probable label
     probabilities: tuple[float, ...]
-    is_mixed: bool = False  # a second head was asked
+    is_mixed: bool = False  # of two heads
 
 
 class ProbabilityMap(Struct, frozen=True):
@@ -93,8 +93,8 @@ class ClassifierRule(Struct, frozen=True):
         label = nearest if p >= self.threshold else UNKNOWN
         return Classification(label, nearest, p, margin, tuple(probabilities), is_mixed)
 
-    def wants_second(self, found: Classification) -> bool:
-        """Whether the labels are so close that the second head must be asked."""
+    def needs_second(self, found: Classification) -> bool:
+        """Whether the labels are so close that the second head must be evaluated."""
         return found.margin < self.second_margin
 
     def mix(self, first: Sequence[float], second: Sequence[float]) -> Classification:

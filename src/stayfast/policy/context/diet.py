@@ -40,7 +40,7 @@ class PromptsConfig:
     """System prompts by version (docs/prompts.md)."""
 
     track: Annotated[bool, SettingDoc(
-        "Tell versions of system prompts apart, with the requests, tokens and cost of each.")] = True
+        "Distinguish versions of system prompts, with the requests, tokens and cost of each.")] = True
     content: Annotated[bool, SettingDoc(
         "Show the text of system prompts, and of their changes, to admins. Otherwise sizes, positions and kinds.")] = False
 

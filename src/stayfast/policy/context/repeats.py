@@ -54,6 +54,7 @@ def normalise(text: str) -> str:
 
 
 def is_long_enough(text: str) -> bool:
+    """Whether a paragraph has MIN_WORDS words, so that a repetition of it counts."""
     return len(_WORD.findall(text)) >= MIN_WORDS
 
 

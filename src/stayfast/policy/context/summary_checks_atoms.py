@@ -11,7 +11,7 @@ misplaced     fit(a, a) < 0.35, and another value of the source fits by 1.6 more
 Not missing: whole numbers below 10 without a unit; numbers below 100 whose mentions share no word; a number whose last
 mention names another one that replaces it. Source: what summaries lose is reported alike by all who measured it; the
 thresholds are from `lab.context`, seeds 1 to 3. When wrong: two values in the same words, as "shelf 4 holds 12, shelf 5
-holds 14", are told apart by the nearest number alone; a number that a careful model computes (a sum, a count) is invented.
+holds 14", are distinguished by the nearest number alone; a number that a careful model computes (a sum) is invented.
 """
 
 import re
@@ -108,7 +108,7 @@ def _is_common(atom: Atom) -> bool:
 
 
 def _share_words(group: Sequence[SourceAtom]) -> bool:
-    """Whether two texts use a number with the same word beside it."""
+    """Whether two texts use a number with the same word next to it."""
     return any(
         one.n_text != other.n_text
         and one.clause.text != other.clause.text

@@ -60,7 +60,7 @@ def find_denied(index: SourceIndex, statements: Sequence[Statement]) -> Iterator
 
 
 def _find_near(index: SourceIndex, clause: Clause) -> list[Clause]:
-    """The clauses of the source that say the same, or its opposite."""
+    """The clauses of the source with the same meaning, or the opposite one."""
     values = any(atom.kind != NAME for atom in clause.atoms)
     found = [
         (share, other)

@@ -148,7 +148,7 @@ def count_negations(text: str, words: Sequence[str]) -> int:
 
 
 def is_narrated_as_done(words: Sequence[str]) -> bool:
-    """Whether a sentence tells in the past tense what was done, and not what was wanted."""
+    """Whether a sentence reports in the past tense what was done, not what was wanted."""
     return _WANTED.isdisjoint(words) and any(word in _PAST or (len(word) > 4 and word.endswith("ed")) for word in words)
 
 

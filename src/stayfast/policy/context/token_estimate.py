@@ -73,7 +73,7 @@ _ENCODED: Final = re.compile(rb"[A-Za-z0-9+/_-]{400,}={0,2}")
 
 
 def has_media(body: bytes) -> bool:
-    """Whether a body may hold images, audio or files, whose tokens its bytes do not tell."""
+    """Whether a body may hold images, audio or files, whose tokens do not follow from its bytes."""
     return any(word in body for word in _MEDIA)
 
 

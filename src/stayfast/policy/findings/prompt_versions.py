@@ -1,4 +1,4 @@
-"""Versions of system prompts that cost more than they must: what they repeat, what moves in them, what nobody uses.
+"""Versions of system prompts that cost more than they must: repeated paragraphs, moving parts, unused tools.
 
 Problem: instructions are written once and paid for on every call. Rule, for each version of the last hour:
 
@@ -10,7 +10,7 @@ Problem: instructions are written once and paid for on every call. Rule, for eac
 
 Source: limits are ours, but for the first half: "static part first" of the providers' guides to prompt caches.
 When wrong: a tool that is called once a week is not needless; whether an example is of use no figure of a gateway shows; a
-request that no other follows hides its calls, so nothing is said of tools while such calls are the only ones.
+request that no other follows hides its calls, so tools are not judged while such calls are the only ones.
 """
 
 from collections.abc import Iterable, Iterator
@@ -50,6 +50,7 @@ def _rows(snapshot: Snapshot) -> Iterator[tuple[PromptVersionRow, FindingSite]]:
 
 
 def short_id(row: PromptVersionRow) -> str:
+    """The first 12 digits of its id, by which `stayfast prompts` finds it."""
     return row.id[:12]
 
 
@@ -86,7 +87,7 @@ def find_repeated_paragraphs(snapshot: Snapshot) -> Iterable[Finding]:
                       _observe("system_tokens", row.system_tokens, "tokens"),
                       _observe("requests", row.n)),
             do=(*([change] if equal else ()),
-                SettingsChange("In the application: say each rule once.", confidence="measured")),
+                SettingsChange("In the application: write each rule once.", confidence="measured")),
             verify=f"`stayfast prompts show {short_id(row)}`: its repeats are gone, and system_tokens falls")
 
 
@@ -132,7 +133,7 @@ def find_unused_tools(snapshot: Snapshot) -> Iterable[Finding]:
         n_tokens = sum(tool.n_tokens for tool in unused)
         if row.n_samples < MIN_TOOL_SAMPLES or n_tokens < UNUSED_TOKENS:
             continue
-        if len(unused) == len(row.tools) and row.n_tool_ends:  # they are called, but no later request says which
+        if len(unused) == len(row.tools) and row.n_tool_ends:  # they are called, but no later request shows which
             continue
         names = ", ".join(tool.name for tool in unused[:MAX_NAMED])
         yield Finding(

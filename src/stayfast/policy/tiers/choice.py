@@ -15,8 +15,8 @@ A tier without a prediction (few or old samples) is explored if it is the prefer
 still fit in EXPLORED_SHARE of the time, and if no other request explores it: the call leaves it in time for that one
 (`reserve_s`), so that exploring costs no deadline.
 Source: own rule. The cascade of FrugalGPT (Chen, Zaharia, Zou 2023) has no time; FlexInference has a time to the start only.
-When wrong: predictions are of answers that came, so a tier that became slow in the last seconds is believed until attempts
-are given up there.
+When wrong: predictions are of answers that came, so a tier that became slow in the last seconds is still chosen until
+attempts are given up there.
 """
 
 from collections.abc import Sequence

@@ -13,7 +13,7 @@ _SERVED: Final = {"batch": "flex", "on_demand_flex": "flex", "default": STANDARD
 
 
 def read_served(word: str) -> str:
-    """The service tier that a provider reports, as one of SPEEDS; empty for a word that does not say which."""
+    """The service tier that a provider reports, as one of SPEEDS; empty for an unknown word."""
     return _SERVED.get(word.lower(), "")
 
 

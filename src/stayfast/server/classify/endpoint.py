@@ -7,7 +7,7 @@ from typing import Final
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, Shed
 from stayfast.http.server.asgi import Message, Scope
-from stayfast.keys.principal import Principal, allows_route
+from stayfast.keys.principal import allows_route
 from stayfast.pipeline.classify.classifier import TextClassifier
 from stayfast.policy.classify.head import Classification
 from stayfast.server.backend import ActiveSystem
@@ -40,7 +40,8 @@ class ClassifyEndpoint:
             listed = ", ".join(sorted(name for name in known if allows_route(caller, name))) or "none"
             raise Rejected(f"There is no classifier {request.model[:128]!r}. Classifiers here: {listed}.", status=404,
                            code="classifier_not_found", param="model")
-        _check_scope(caller, request.model)
+        if caller is not None:
+            caller.check_route(request.model)
         if self._n_running >= MAX_RUNNING:
             raise Shed("Too many texts are being classified at the same time.", reason="classify_busy", status=429,
                        code="classify_busy", retry_after_s=_RETRY_S)
@@ -66,11 +67,6 @@ class ClassifyEndpoint:
                                             for text in texts[begin:begin + N_AT_ONCE]))
             await asyncio.sleep(0)
         return found
-
-
-def _check_scope(caller: Principal | None, name: str) -> None:
-    if caller is not None:
-        caller.check_route(name)
 
 
 async def _read_body(receive: Callable[[], Awaitable[Message]]) -> bytes:

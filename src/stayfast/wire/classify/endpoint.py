@@ -52,6 +52,8 @@ class ClassifyUsage(Struct, frozen=True):
 
 
 class ClassifyReply(Struct, frozen=True):
+    """created: seconds since 1970. labels: in the order of `probs`."""
+
     id: str
     object: str
     created: int

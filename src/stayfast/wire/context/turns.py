@@ -36,7 +36,6 @@ _ITEMS: Final = frozenset((  # of responses, without messages
     "apply_patch_call_output", "mcp_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response"))
 _STORED: Final = ("previous_response_id", "conversation", "prompt")  # of responses: the provider holds a part of the prompt
 _MARKS: Final = ("cache_control", "prompt_cache_breakpoint")
-_MARK_BYTES: Final = tuple(mark.encode() for mark in _MARKS)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 _LIST: Final = msgspec.json.Decoder(list[Raw])
 _ENCODER: Final = msgspec.json.Encoder()

@@ -86,9 +86,9 @@ def test_answer_of_unknown_form_passes() -> None:
 
 def test_only_answers_to_clients_are_verified_and_streams_where_they_are_held() -> None:
     checked = checks()
-    assert checked.wants(request(), "small", FACTS)
-    assert not checked.wants(request(stream=True), "small", FACTS)
-    assert not checked.wants(request(), "small", msgspec.structs.replace(FACTS, role="shadow small"))
+    assert checked.applies_to(request(), "small", FACTS)
+    assert not checked.applies_to(request(stream=True), "small", FACTS)
+    assert not checked.applies_to(request(), "small", msgspec.structs.replace(FACTS, role="shadow small"))
     held = CheckedAnswers(EnoughConfig(mode="cascade"), holds_streams=True)
-    assert held.wants(request(stream=True), "small", FACTS)
-    assert not CheckedAnswers(EnoughConfig(mode="shadow"), holds_streams=True).wants(request(), "small", FACTS)
+    assert held.applies_to(request(stream=True), "small", FACTS)
+    assert not CheckedAnswers(EnoughConfig(mode="shadow"), holds_streams=True).applies_to(request(), "small", FACTS)

@@ -1,4 +1,4 @@
-"""policy.classify.head: probabilities, unknown, and when a second head is asked."""
+"""policy.classify.head: probabilities, unknown, and when a second head is needed."""
 
 from math import isclose, log
 
@@ -43,10 +43,10 @@ def test_mix_of_equal_opinions_is_that_opinion(p: float, share: float) -> None:
     assert found.is_mixed
 
 
-def test_wants_second_only_a_small_margin_does() -> None:
+def test_needs_second_only_a_small_margin_does() -> None:
     rule = ClassifierRule(LABELS, second_margin=0.3)
-    assert rule.wants_second(rule.judge([0.5, 0.4, 0.1]))
-    assert not rule.wants_second(rule.judge([0.7, 0.2, 0.1]))
+    assert rule.needs_second(rule.judge([0.5, 0.4, 0.1]))
+    assert not rule.needs_second(rule.judge([0.7, 0.2, 0.1]))
 
 
 @given(st.floats(0, 1), st.floats(0, 1))

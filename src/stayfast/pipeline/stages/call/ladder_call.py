@@ -175,7 +175,7 @@ class LadderCall:
         larger = self._larger(tier)
         if not larger or (ex.request.stream and not ladder.declared.config.hold_streams):
             return started
-        if not verifier.wants(ex.request, tier.name, self._ladder.facts):
+        if not verifier.applies_to(ex.request, tier.name, self._ladder.facts):
             return started
         if ex.request.stream:
             started = await self._hold(started, attempt)
