@@ -6,7 +6,7 @@ block of code stays whole. A paragraph of at least MIN_WORDS words repeats an ea
     overlap = |a & b| / |a | b|      a, b: sets of the SHINGLE successive words of each, in lower case
 
 Source: shingles and their resemblance are those of A. Broder, "On the resemblance and containment of documents" (1997); 0.9
-is the limit of the project's requirements. When wrong: two paragraphs that differ only by a "not" resemble each other, so
+is our limit. When wrong: two paragraphs that differ only by a "not" resemble each other, so
 only equal paragraphs are ever removed (`policy.context.diet`); the others are for a reader to judge.
 """
 

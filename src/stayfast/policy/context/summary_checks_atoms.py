@@ -1,5 +1,7 @@
 """Numbers, ids and names of a summary: none is missing, invented, changed, or given to another thing.
 
+Problem: a summary that reads well may have a wrong figure, or the figure of another thing. Rules:
+
 number, id    a number or id that two texts name, not tools alone and not the assistant alone, is in the summary or in a pin
 invented      each number, date and id is in the source; each word of a name; each code span and each longer quotation
 unit          a number has its unit, in its clause at least, and none that the source lacks

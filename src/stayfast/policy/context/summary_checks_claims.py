@@ -1,5 +1,6 @@
 """What a summary claims: nothing is denied that the source affirms, no failure is called a success, nothing is made up.
 
+Problem: a summary may have all figures right, and still report a failed step as done, or lose a "not".
 Rules, each over a clause of the summary and the clauses of the source that share the most words with it:
 
 negation      clauses with 40 % of the weight of its words, the best ones within 15 % and with few other words, of the same

@@ -1,9 +1,14 @@
 """The source of a summary and its statements, as the checks compare them.
 
-`SourceIndex` finds the clauses of the source that share words with a statement: overlap = weight of the shared stems /
-weight of the statement's stems; a stem in n clauses weighs 1 / sqrt(n), one that the source lacks 0.5. What a tool call did
-is an event: the words of the call and of the beginning of its result, and the state that the result shows. When wrong:
-parallel calls are matched with their results by order.
+Problem: a summary has other words, and another order, than the conversation.
+Rule: `SourceIndex` finds the clauses of the source that share words with a statement.
+
+    overlap = weight of the shared stems / weight of the statement's stems
+    weight  = 1 / sqrt(n) of a stem in n clauses; 0.5 of one that the source lacks
+
+What a tool call did is an event: the words of the call and of the beginning of its result, and the state that the result
+shows. Source: a root in place of the logarithm of the usual inverse document frequency.
+When wrong: parallel calls are matched with their results by order.
 """
 
 import re

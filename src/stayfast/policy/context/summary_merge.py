@@ -9,6 +9,7 @@ of new turns is joined to the one before by rule, without a model:
     narrative     both, one after the other
 
 A summary that is too long loses its oldest lines: of the narrative, then steps that are done, facts, other steps, ids.
+Source: own rule.
 When wrong: two facts with the same key may be about two things; two texts for the same thing are both carried on.
 """
 

@@ -7,6 +7,7 @@ values that its digits can mean, and a unit: a dimension with a factor to its ba
     30 s = 0.5 min; 1.5 GB = 1500 MB; 2 years = 24 months; 40 % = 40 percent
     2026-11-24 = 24 Nov 2026 = November 24, 2026; a date without a year equals that day of any year
 
+Source: SI and IEC prefixes, ISO 8601; the forms that people write are ours.
 When wrong: of 11/12/2026 both readings count, so that a day and a month in exchange are not seen; `5 m` may be minutes.
 """
 

@@ -1,9 +1,11 @@
 """Words that decide the meaning of a clause: negations, limits, states; and the stems by which clauses are compared.
 
+Problem: a summary uses other forms of a word than its source, and one "not" turns its meaning round.
 Rule: a content word is a word that is in none of these lists, cut to its stem: without plural, -ed, -ing, -ly and a last e,
 and to five letters, so that deploy, deployed and deployment are one. English first; German, French, Spanish, Italian,
 Portuguese and Dutch by their negations and a few words without content. When wrong: different words with the same five
 letters (`approach`, `approve`) count as one; synonyms count as two.
+Source: own lists; cutting to a prefix is the simplest stemmer.
 """
 
 import re

@@ -4,6 +4,7 @@ Problem: a comparison costs an answer that no client gets. Rule: a bucket of tok
 comparison starts while the bucket has tokens and fewer than `max_running` run; what its answer used is taken afterwards, so
 the bucket may fall below zero, and the next comparison waits for it. Calls have the lowest priority, so that a busy gateway
 rejects them first.
+Source: a token bucket that may go into debt, as the size of an answer is known at its end only.
 When wrong: an upstream that reports no usage spends ASSUMED_TOKENS.
 """
 
