@@ -28,7 +28,7 @@ class SlowJudge:
         self.seconds = seconds
         self.error = error
 
-    def wants(self, request: Request, tier: str, facts: TierFacts) -> bool:
+    def applies_to(self, request: Request, tier: str, facts: TierFacts) -> bool:
         return True
 
     async def verify(self, request: Request, answer: Chunk, summary: AnswerSummary, tier: str,

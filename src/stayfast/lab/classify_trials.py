@@ -96,7 +96,7 @@ def _answer(classifier: StoredClassifier, static: StaticEmbedder, encoder: OnnxE
     """As a gateway answers one text. encoder: None: the first head decides."""
     rule = classifier.rule
     found = rule.judge(classifier.heads[0].probabilities(static.embed([text])[0]))
-    if encoder is not None and rule.wants_second(found):
+    if encoder is not None and rule.needs_second(found):
         rule.mix(found.probabilities, classifier.heads[1].probabilities(encoder.encode([encoder.tokenize(text)[0]])[0]))
 
 
