@@ -3,13 +3,14 @@
 import asyncio
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.context.history import HistoryConfig
 from stayfast.testing import SimLoop, run
-from tests.flow.history_rig import CONFIG, HistoryRig, chat_of, summary_in
+from tests.flow.history_rig import CONFIG, HistoryRig, as_chat, chat_of, summary_in
 
 
 def test_history_beyond_the_start_is_summarized_from_the_next_turn_on() -> None:
@@ -169,4 +170,17 @@ def test_history_of_a_short_conversation_is_not_touched(model: str) -> None:
         await rig.gateway.serve(request, Arrival("req_1", loop.now()))
         upstream = rig.large if model == "m" else rig.small
         assert upstream.raw == [request.body]
+    run(main)
+
+
+def test_history_with_an_image_counts_the_texts_around_it_as_texts() -> None:
+    """A megabyte of base64 is 1,600 tokens: it does not make the turns after it free."""
+    async def main(loop: SimLoop) -> None:
+        rig = HistoryRig(loop, HistoryConfig("trim", allowance_tokens=2500))
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "iVBORw0KGgo" * 90_000}}
+        chat = msgspec.json.decode(chat_of(60).body)["messages"]
+        chat[1]["content"] = [{"type": "text", "text": "what is this"}, image]
+        sent = (await rig.send(as_chat(chat)))["messages"]
+        assert len(str(sent)) < 20_000
+        assert len(sent) > 10
     run(main)

@@ -5,6 +5,7 @@ from random import Random
 
 import msgspec
 
+from stayfast.compose.context import history_steps
 from stayfast.compose.system import build
 from stayfast.policy.context.history import HistoryConfig
 from stayfast.settings.upstreams import MemoryStoreSettings
@@ -53,6 +54,18 @@ def test_delete_conversation_discards_a_summary_in_the_making() -> None:
         listed = msgspec.json.decode(await rig.system.together.histories())["data"][0]
         assert listed["summaries"] == {"deleted": 1}
         assert listed["summaries_in_memory"] == 0
+    run(main)
+
+
+def test_delete_conversation_discards_pinned_clauses_in_memory() -> None:
+    """They are words of users, which outlived the conversation."""
+    async def main(loop: SimLoop) -> None:
+        rig = HistoryRig(loop, HistoryConfig("trim", allowance_tokens=1000))
+        await rig.send(chat_of(14, first="Never deploy on a Friday evening."), "acme", "s-1")
+        [(_, step)] = history_steps(rig.gateway.router.routes)
+        assert len(step.state.pins) == 1
+        await rig.system.together.delete_conversation("s-1", "acme")
+        assert len(step.state.pins) == 0
     run(main)
 
 

@@ -22,6 +22,7 @@ from stayfast.wire.context.summary import render_summary
 
 T = TypeVar("T")
 MAX_CONVERSATIONS: Final = 10_000  # of which the last turn's summary, or a refused one, is remembered
+MAX_PINS: Final = 256  # conversations whose pinned clauses are remembered
 TOO_LONG, DELETED = "too_long", "deleted"  # results of a summary, besides those of the summarizer
 
 
@@ -43,6 +44,9 @@ class RecentItems(Generic[T]):
         if len(self._items) > self._most:
             self._items.popitem(last=False)
 
+    def clear(self) -> None:
+        self._items.clear()
+
     def __contains__(self, key: bytes) -> bool:
         return key in self._items
 
@@ -62,12 +66,13 @@ class SummaryJob(msgspec.Struct, gc=False):
 class HistoryState:
     """What one route's history has learned and counted. Survives a reload."""
 
-    __slots__ = ("failed", "jobs", "n_saved_tokens", "requests", "rules", "summaries", "used")
+    __slots__ = ("failed", "jobs", "n_saved_tokens", "pins", "requests", "rules", "summaries", "used")
 
     def __init__(self) -> None:
         self.jobs: dict[bytes, SummaryJob] = {}  # by the key of the summary
         self.failed: RecentItems[str] = RecentItems(MAX_CONVERSATIONS)  # keys of summaries that were not adopted: why
         self.used: RecentItems[SentHistory] = RecentItems(MAX_CONVERSATIONS)  # by the turns before the newest
+        self.pins: RecentItems[tuple[str, ...]] = RecentItems(MAX_PINS)  # of turns that are left out
         self.requests: Counter[str] = Counter()  # with a long history: raw, summarized, trimmed
         self.summaries: Counter[str] = Counter()  # adopted, refused, failed, too_long, deleted
         self.rules: Counter[str] = Counter()  # that refused summaries broke
@@ -86,7 +91,10 @@ class HistoryState:
         return used if used is not None or len(links) < 3 else self.used.get(links[-3])
 
     def delete_running(self, route: str | None, tenant: str | None, tag: str | None) -> int:
-        """Discard the summaries that are being made and match; None matches any. Returns how many."""
+        """Discard the summaries that are being made and match; None matches any. Returns how many. Pinned clauses are text
+        of clients, too: all of them are discarded, since they are found again in the turns.
+        """
+        self.pins.clear()
         found = [job for job in self.jobs.values() if not job.is_deleted and route in (None, job.conversation.route)
                  and tenant in (None, job.conversation.tenant) and (tag is None or tag in job.conversation.tags)]
         for job in found:

@@ -7,13 +7,14 @@ summary with which the turn began, so that the beginning of the prompt changes o
 
 import asyncio
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.types import JUDGE, SUMMARY, VERIFY, Api, Request
-from stayfast.pipeline.context.history_jobs import HistoryState, RecentItems, SummaryJob, SummaryMaker
+from stayfast.pipeline.context.history_jobs import HistoryState, SummaryJob, SummaryMaker
 from stayfast.pipeline.context.history_records import LinkedTurns, StoredSummary, link_turns, read_summary
 from stayfast.pipeline.context.history_summarizer import find_verbatim
 from stayfast.pipeline.context.step import ContextFacts
@@ -26,6 +27,7 @@ from stayfast.policy.context.history import (
     plan_history,
     share_tokens,
 )
+from stayfast.policy.context.token_estimate import has_media, weigh_media
 from stayfast.stores.base import Store
 from stayfast.stores.memory import MemoryStore
 from stayfast.wire.context.summary import render_summary
@@ -33,7 +35,6 @@ from stayfast.wire.context.turns import Turns, split_turns
 
 APIS: Final = frozenset((Api.CHAT, Api.MESSAGES, Api.RESPONSES))
 MAX_LOOKUPS: Final = 64  # of one request, in one round trip to a shared store
-MAX_PINS: Final = 256  # conversations whose pinned clauses are remembered
 _LEAST_BYTES_A_TOKEN: Final = 2
 _NOT_SHORTENED: Final = frozenset((JUDGE, VERIFY, SUMMARY))
 
@@ -41,7 +42,7 @@ _NOT_SHORTENED: Final = frozenset((JUDGE, VERIFY, SUMMARY))
 class HistoryStep:
     """The history of one route's conversations. Belongs to one loop."""
 
-    __slots__ = ("_clock", "_counter", "_maker", "_patterns", "_pins", "config", "state", "store")
+    __slots__ = ("_clock", "_counter", "_maker", "_patterns", "config", "state", "store")
 
     def __init__(self, config: HistoryConfig, store: Store, counter: TokenCounter, maker: SummaryMaker | None,
                  state: HistoryState, *, clock: Clock) -> None:
@@ -53,7 +54,7 @@ class HistoryStep:
         self._maker = maker
         self._clock = clock
         self._patterns = tuple(re.compile(pin) for pin in config.pins)
-        self._pins: RecentItems[tuple[str, ...]] = RecentItems(MAX_PINS)
+        state.pins.clear()  # found by the patterns of earlier settings
 
     async def apply(self, request: Request, facts: ContextFacts) -> Request:
         conversation = self._read_long_conversation(request, facts)
@@ -78,7 +79,7 @@ class HistoryStep:
         if turns is None:
             return None
         n_tokens = self._counter.count(request).n_tokens
-        sizes = share_tokens(n_tokens, len(request.body), [turn.n_bytes for turn in turns.turns])
+        sizes = _share_tokens(n_tokens, request.body, turns)
         if sum(sizes) <= start_tokens:
             return None
         links = link_turns(turns.turns, facts.route, facts.tenant)
@@ -142,7 +143,7 @@ class HistoryStep:
     def _find_pins(self, conversation: LinkedTurns, plan: HistoryPlan) -> tuple[str, ...]:
         """The clauses of the turns left out that are sent verbatim; the newest, as far as a summary may be long."""
         key = conversation.links[plan.n_summarized] + conversation.links[plan.cut]
-        pins = self._pins.get(key)
+        pins = self.state.pins.get(key)
         if pins is None:
             room, found = self.config.summary_tokens, list[str]()
             for pin in reversed(find_verbatim(conversation.turns.texts_of(plan.n_summarized, plan.cut), self._patterns)):
@@ -151,11 +152,20 @@ class HistoryStep:
                     break
                 found.append(pin)
             pins = tuple(reversed(found))
-            self._pins.set(key, pins)
+            self.state.pins.set(key, pins)
         return pins
 
     def __repr__(self) -> str:
         return f"<HistoryStep {self.config.mode}: {len(self.state.jobs)} summaries in the making>"
+
+
+def _share_tokens(n_tokens: int, body: bytes, turns: Turns) -> Sequence[int]:
+    """The tokens of each turn, of those of the whole body."""
+    n_bytes = [turn.n_bytes for turn in turns.turns]
+    if not has_media(body):
+        return share_tokens(n_tokens, len(body), n_bytes)
+    weights = [weigh_media(turn.data) for turn in turns.turns]
+    return share_tokens(n_tokens, len(body) - sum(n_bytes) + sum(weights), weights)
 
 
 def _is_inside_turn(turns: Turns) -> bool:

@@ -25,6 +25,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from stayfast.core.constants import BYTES_A_TOKEN
+
 Counts = Sequence[float]
 
 N_WARM: Final = 256
@@ -75,6 +77,14 @@ _ENCODED: Final = re.compile(rb"[A-Za-z0-9+/_-]{400,}={0,2}")
 def has_media(body: bytes) -> bool:
     """Whether a body may hold images, audio or files, whose tokens do not follow from its bytes."""
     return any(word in body for word in _MEDIA)
+
+
+def weigh_media(data: bytes) -> int:
+    """The bytes of a part of a body, if an encoded image or file is as long as a text of as many tokens."""
+    if not has_media(data):
+        return len(data)
+    text, n_media = _ENCODED.subn(b"", data)
+    return len(text) + n_media * IMAGE_TOKENS * BYTES_A_TOKEN
 
 
 def measure_text(text: bytes) -> Counts:
