@@ -50,7 +50,7 @@ from stayfast.wire.request_body import decode
 Json = dict[str, Any]
 EARLY, LATE, LAST = 5, 50, 56  # turns
 WITHIN: Final = 1.1
-ENGINE_WITHIN: Final = 1.3  # its prefill costs more than in proportion to the tokens, and a summary and two turns are its least
+ENGINE_WITHIN: Final = 1.3  # its CPU rises faster than the tokens; a summary and two turns are the least that is sent
 FOUND, FALSE_ALARMS, CHECK_MS = 0.99, 0.05, 5.0
 PROVIDER, SMALL = "provider", "small"
 SUMMARIZE: Final = HistoryConfig("summarize", allowance_tokens=800, raw_turns=2, summary_share=0.3, by=SMALL)
