@@ -65,6 +65,7 @@ def test_prompts_two_versions_are_listed_shown_and_compared(tmp_path: Path, caps
         assert json.loads(out)["comparison"]["n_hunks"] == 1
         assert run("show", "f" * 12)[0] == 1
         assert run("show", "nothex")[0] == 1
+        assert run("diff", after["id"], "--against", "")[0] == 1
 
 
 def send_until(port: int, system: str, is_so: Callable[[], bool]) -> None:

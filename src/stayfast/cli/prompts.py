@@ -45,7 +45,8 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _show(arguments: argparse.Namespace) -> int:
     """Print one version, or its difference from another."""
-    against = f"?against={quote(arguments.against, safe='')}" if getattr(arguments, "against", None) else ""
+    other = getattr(arguments, "against", None)
+    against = f"?against={quote(other, safe='')}" if other is not None else ""
     body = send(arguments, "GET", f"/admin/prompts/{quote(arguments.prompt, safe='')}{against}")
     if arguments.json:
         sys.stdout.write(body.decode() + "\n")

@@ -26,7 +26,7 @@ from stayfast.policy.tiers.enough import WORDS, EnoughConfig
 from stayfast.settings import RouteSettings, Settings
 from stayfast.stores.embedder import NoEmbedder
 from stayfast.turns.function import import_value
-from stayfast.wire.classify.texts import read_texts
+from stayfast.wire.classify.texts import read_request_texts
 
 ServeOwn = Callable[[Request, Arrival], Awaitable[Reply]]
 REQUEST_ID = "shadow"
@@ -110,7 +110,7 @@ class EnoughRoutes:
 
         def find_doubt(request: Request) -> str:
             try:
-                found = classifier.classify_now(read_texts(request).question)
+                found = classifier.classify_now(read_request_texts(request).question)
             except NoEmbedder:
                 return f"{name} cannot be used"
             return f"{name} does not know the label, p {found.p:.2f}" if found.label == UNKNOWN else ""

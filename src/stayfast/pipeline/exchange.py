@@ -195,7 +195,8 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
         """Whether this compares two answers, is answered for a comparison, or summarizes a conversation, in the background:
         it has no cache, hedges or tenant.
         """
-        return self.role in (JUDGE, SUMMARY) or self.role.startswith(SHADOW)
+        role = self.role
+        return bool(role) and (role in (JUDGE, SUMMARY) or role.startswith(SHADOW))
 
     def new_span(self, rng: Random) -> Trace | None:
         """A span for one attempt, below the request's own; None without tracing."""

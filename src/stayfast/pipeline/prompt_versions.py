@@ -50,7 +50,7 @@ from stayfast.wire.prompt_head import (
     n_changed_bytes,
     n_common_pieces,
     read_head,
-    read_texts,
+    read_instruction_texts,
     split_pieces,
 )
 
@@ -79,7 +79,7 @@ class PromptTraits:
         self.calls: dict[str, int] = {}
         self.tool_bytes = {block.name: len(block.data) for block in head.blocks if block.section == TOOLS}
         self.pieces = split_pieces(head.data)
-        texts = read_texts(head) if head.n_bytes_of(SYSTEM) <= MAX_ANALYSED_BYTES else []
+        texts = read_instruction_texts(head) if head.n_bytes_of(SYSTEM) <= MAX_ANALYSED_BYTES else []
         parts = [(path, part, len(text[:part.start].encode())) for path, text in texts for part in split_paragraphs(text)]
         self.repeats = [
             RepeatedPart(parts[one.later][0], parts[one.later][2], parts[one.first][0], parts[one.first][2],

@@ -17,8 +17,8 @@ When wrong: with fewer than 1 / (1 - q) values a quantile is the maximum; comput
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
-from math import ceil, exp2, log2
+from collections.abc import Collection, Iterable, Mapping
+from math import ceil, exp2, inf, log2
 
 PER_OCTAVE = 32
 GAMMA = exp2(1.0 / PER_OCTAVE)
@@ -82,6 +82,13 @@ class LogHistogram:
     def pack(self) -> Packed:
         """A compact form to send to other processes; the constructor accepts it."""
         return tuple(number for pair in sorted(self.counts.items()) for number in pair)
+
+
+def quantile_of(values: Collection[float], q: float) -> float:
+    """The exact quantile of a few values: that of rank ceil(q * n), the least that a share q of them does not exceed.
+    Infinite if there are none. 0 <= q <= 1.
+    """
+    return sorted(values)[max(0, ceil(q * len(values)) - 1)] if values else inf
 
 
 def merge_all(histograms: Iterable[LogHistogram]) -> LogHistogram:

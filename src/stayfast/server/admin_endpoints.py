@@ -144,7 +144,7 @@ class AdminApp:
             return await self._inspect_answer(scope, key)
         if (prompt_id := parse_prompt_id(path)) is not None:
             self._require_admin(scope)
-            backend, against = self._current.backend, read_parameters(scope, "against").get("against", "")
+            backend, against = self._current.backend, read_parameters(scope, "against").get("against")
             return await show_prompt(require(backend.snapshots), backend.together, prompt_id, against)
         request_id = parse_request_id(path)
         if request_id is None:

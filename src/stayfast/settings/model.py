@@ -288,7 +288,7 @@ class Settings:
     recent: Annotated[RecentConfig, SettingDoc(
         "The last requests, in memory, for `stayfast explain REQUEST-ID`.")] = field(default_factory=RecentConfig)
     prompts: Annotated[PromptsConfig, SettingDoc(
-        "Versions of system prompts, for `stayfast prompts` (docs/prompts.md).")] = field(default_factory=PromptsConfig)
+        "Versions of system prompts, for `stayfast prompts list` (docs/prompts.md).")] = field(default_factory=PromptsConfig)
     alerts: Annotated[AlertsConfig, SettingDoc(
         "Thresholds of `stayfast alerts`; latencies over 5 minutes.")] = field(default_factory=AlertsConfig)
     stores: Annotated[Mapping[str, StoreSettings], SettingDoc(

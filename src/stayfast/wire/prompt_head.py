@@ -207,7 +207,7 @@ def n_common_pieces(one: Mapping[int, int], other: Mapping[int, int]) -> int:
     return sum(one[key] for key in one.keys() & other.keys())
 
 
-def read_texts(head: PromptHead) -> list[tuple[str, str]]:
+def read_instruction_texts(head: PromptHead) -> list[tuple[str, str]]:
     """The texts of the instructions: path and text."""
     found = []
     for block in head.blocks:
@@ -222,7 +222,7 @@ def read_texts(head: PromptHead) -> list[tuple[str, str]]:
 def format_head(head: PromptHead) -> list[str]:
     """Lines for a reader: the texts of the instructions, and each tool as indented JSON, with a line for each path."""
     lines: list[str] = []
-    texts = dict(read_texts(head))
+    texts = dict(read_instruction_texts(head))
     for block in head.blocks:
         lines.append(f"--- {block.path}")
         shown = texts.get(block.path)

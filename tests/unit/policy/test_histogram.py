@@ -1,6 +1,6 @@
 """policy.histogram: quantiles, merging, and the sliding window."""
 
-from math import ceil
+from math import ceil, inf
 
 import pytest
 from hypothesis import given
@@ -15,6 +15,7 @@ from stayfast.policy.histogram import (
     LogHistogram,
     Window,
     merge_all,
+    quantile_of,
 )
 
 DURATIONS = st.lists(st.floats(1e-9, 1e5), min_size=1, max_size=200)
@@ -101,3 +102,17 @@ def test_window_silence_drops_old_values() -> None:
     assert window.merge_last(60, 66.0).n == 0
     window.add(1.0, 2 * RETENTION_S)
     assert window.merge_last(RETENTION_S, 2 * RETENTION_S).n == 1
+
+
+def test_quantile_of_is_the_value_of_its_rank() -> None:
+    values = [float(n) for n in range(10, 0, -1)]
+    assert [quantile_of(values, q) for q in (0.0, 0.1, 0.5, 0.9, 0.91, 1.0)] == [1.0, 1.0, 5.0, 9.0, 10.0, 10.0]
+    assert quantile_of([], 0.5) == inf
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=50), st.floats(0.5, 0.99))
+def test_quantile_of_covers_its_share(values: list[float], share: float) -> None:
+    found = quantile_of(values, share)
+    assert found in values
+    assert sum(value <= found for value in values) >= share * len(values) - 1e-9
+    assert sum(value < found for value in values) < share * len(values) + 1e-9

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.types import OutputCap
-from stayfast.policy.context.output_cap import CapConfig, PaceEstimate, choose_cap, fit_tokens, may_share, quantile_of
+from stayfast.policy.context.output_cap import CapConfig, PaceEstimate, choose_cap, fit_tokens, may_share
 
 FITTED = CapConfig(fit_deadline=True, reserve_s=0.5)
 PACE = PaceEstimate(ttft_s=0.5, tpot_s=0.02, n_longest=1000)
@@ -75,8 +75,3 @@ def test_cap_config_with_a_default_above_the_highest_raises() -> None:
 @pytest.mark.parametrize(("until", "expected"), [(10.0, True), (10.9, True), (11.1, False), (9.99, False)])
 def test_may_share_needs_a_similar_deadline(until: float, expected: bool) -> None:
     assert may_share(10.0, until, 0.0) is expected
-
-
-def test_quantile_of_is_the_value_of_its_rank() -> None:
-    values = [float(n) for n in range(10, 0, -1)]
-    assert [quantile_of(values, q) for q in (0.0, 0.1, 0.5, 0.9, 0.91, 1.0)] == [1.0, 1.0, 5.0, 9.0, 10.0, 10.0]

@@ -19,7 +19,7 @@ from stayfast.wire.prompt_head import (
     n_changed_bytes,
     n_common_pieces,
     read_head,
-    read_texts,
+    read_instruction_texts,
     split_pieces,
 )
 from stayfast.wire.request_body import decode
@@ -43,7 +43,7 @@ def test_head_all_dialects_have_instructions_and_tools() -> None:
         found = head(request)
         assert [(block.section, block.path, block.name) for block in found.blocks] == [
             (TOOLS, "tools[0]", "f"), (SYSTEM, path, "")]
-        assert read_texts(found) == [(path, "Be brief.")]
+        assert read_instruction_texts(found) == [(path, "Be brief.")]
         assert found.n_bytes_of(SYSTEM) + found.n_bytes_of(TOOLS) == len(found.data) < found.n_prompt
 
 

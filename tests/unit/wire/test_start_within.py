@@ -44,3 +44,10 @@ def test_start_within_header_is_read_or_rejected_by_name() -> None:
     with pytest.raises(Rejected) as caught:
         parse_start_limit_s({b"x-stayfast-start-within": b"never"})
     assert caught.value.param == "x-stayfast-start-within"
+
+
+@pytest.mark.parametrize("name", [b"start\\u005fwithin", b"\\u0073tart_within"])
+def test_start_within_with_an_escaped_name_is_read_and_removed(name: bytes) -> None:
+    request = decode(Api.CHAT, b'{"model":"m","messages":[{"role":"user","content":"hi"}],"%b":2}' % name)
+    assert request.start_within_s == 2
+    assert "start_within" not in msgspec.json.decode(request.body)

@@ -23,11 +23,12 @@ from stayfast.policy.classify.guard import (
     SECRETS,
     GuardMatch,
     GuardRule,
+    compile_rules,
     scan_texts,
 )
 from stayfast.policy.classify.head import UNKNOWN, Classification
 from stayfast.stores.embedder import NoEmbedder
-from stayfast.wire.classify.texts import RequestTexts, read_texts
+from stayfast.wire.classify.texts import RequestTexts, read_request_texts
 
 _UNFINISHED = "unfinished"
 
@@ -64,18 +65,19 @@ class RouteScreen:
         self._routes = routes
         self._rules: Sequence[GuardRule] = [*(SECRETS if guard.secrets != "ignore" else ()),
                                             *(INJECTIONS if guard.injections != "ignore" else ())]
+        compile_rules(self._rules)  # here: in a request it would use up `cap_s`
         self._guard_classifier = classifiers[guard.classifier] if guard.classifier else None
         self._route_classifier = classifiers[routes.by] if routes.by else None
         self._clock = clock
         self._sink = sink
 
     async def screen(self, request: Request, deadline: Deadline, note: Callable[[str], None]) -> Screening:
-        texts = read_texts(request)
+        texts = read_request_texts(request)
         rule = await self._check(texts, note) if self._guard.is_on else ""
         return Screening(rule, await self._choose_route(texts.question, deadline, note))
 
     async def check_guard(self, request: Request, note: Callable[[str], None]) -> str:
-        return await self._check(read_texts(request), note) if self._guard.is_on else ""
+        return await self._check(read_request_texts(request), note) if self._guard.is_on else ""
 
     async def _check(self, texts: RequestTexts, note: Callable[[str], None]) -> str:
         """The rule of a flag, or an empty text. Raises Rejected."""
@@ -96,8 +98,8 @@ class RouteScreen:
         if not is_complete:
             self._sink.emit(GuardDone(self._route, _UNFINISHED, ""))
             if self._guard.unfinished == "closed":
-                raise Rejected("The guard of this route could not read the whole prompt in its time, and then rejects it. "
-                               "Send a shorter prompt.", status=422, code="guard_unfinished")
+                raise Rejected("The guard of this route did not finish within its limits of time and length, and the "
+                               "route rejects such prompts. Send a shorter one.", status=422, code="guard_unfinished")
             note("guard: not finished in its time or its length; continued without")
             return ""
         self._sink.emit(GuardDone(self._route, ALLOW, ""))

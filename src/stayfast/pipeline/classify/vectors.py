@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from stayfast.core.types import Request
 from stayfast.policy.cache.s3fifo import S3Fifo
 from stayfast.stores.embedder import Embedders, NoEmbedder
-from stayfast.wire.classify.texts import read_texts
+from stayfast.wire.classify.texts import read_request_texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +54,7 @@ class SharedVectors:
 
     def question_vector(self, request: Request) -> "Floats | None":
         """The static vector of the request's question; None if it has none. Raises NoEmbedder."""
-        question = read_texts(request).question
+        question = read_request_texts(request).question
         return self.static_vector(question) if question else None
 
     async def encoded_vector(self, text: str) -> "Floats":

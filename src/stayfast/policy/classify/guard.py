@@ -1,6 +1,6 @@
 """Patterns that a guard searches in a text: secrets, and known phrasings of prompt injections.
 
-Problem: a text may try to replace the operator's instructions, or carry a key that must not leave the house; and searching
+Problem: a text may try to replace the operator's instructions, or carry a key that must stay secret; and searching
 thousands of characters by dozens of patterns takes longer than the whole gateway may add. Rule: each pattern names words of
 which one must occur (`anchors`, found by a plain search), and only then runs its expression, piece by piece of PIECE
 characters with an overlap. The caller's clock is read after each piece, and a scan over its time ends, as not complete.
@@ -15,24 +15,27 @@ guard lowers the number of accidents, and proves nothing.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import Final
 
 from msgspec import Struct
 
 ALLOW, FLAG, BLOCK = "allow", "flag", "block"
-PIECE: Final = 4096  # characters between two looks at the clock
+PIECE: Final = 4096  # characters between two readings of the clock
 OVERLAP: Final = 256  # no match is longer
 SECRET, INJECTION, LABEL = "secret", "injection", "label"  # kinds of rules
 
 
 class GuardRule(Struct, frozen=True):
-    """anchors: folded texts of which one occurs in each match."""
+    """anchors: folded texts of which one occurs in each match. expression: of the match, searched in the folded text; that
+    of a secret in the text itself.
+    """
 
     id: str
     kind: str
     anchors: tuple[str, ...]
-    pattern: re.Pattern[str]
+    expression: str
 
 
 class GuardMatch(Struct, frozen=True):
@@ -54,12 +57,11 @@ class GuardScan(Struct, frozen=True):
 
 def _injection(name: str, anchors: str, pattern: str) -> GuardRule:
     """`_` in a pattern stands for what separates words: up to four characters that are none of a word."""
-    return GuardRule(f"injection.{name}", INJECTION, tuple(anchors.split("|")),
-                     re.compile(pattern.replace("_", r"[^a-z0-9]{1,4}")))
+    return GuardRule(f"injection.{name}", INJECTION, tuple(anchors.split("|")), pattern.replace("_", r"[^a-z0-9]{1,4}"))
 
 
 def _secret(name: str, anchors: str, pattern: str) -> GuardRule:
-    return GuardRule(f"secret.{name}", SECRET, tuple(anchors.split("|")), re.compile(pattern))
+    return GuardRule(f"secret.{name}", SECRET, tuple(anchors.split("|")), pattern)
 
 
 _OLD: Final = (r"(?:all_|any_|the_|your_|my_|of_){0,3}(?:previous|prior|above|earlier|preceding|foregoing|former|existing"
@@ -95,8 +97,8 @@ INJECTIONS: Final = (
     GuardRule("injection.fake_role_mark", INJECTION,
               ("im_start", "im_end", "endoftext", "[inst]", "<<sys>>", "start_header_id", "system>", "# system",
                "# instruction"),
-              re.compile(r"<\|(?:im_start|im_end|endoftext|system|start_header_id|eot_id)\|>|\[/?inst\]|<</?sys>>|</?system>"
-                         r"|(?:^|\n)#{2,4} (?:system|instruction)s?(?: prompt)?:")),
+              r"<\|(?:im_start|im_end|endoftext|system|start_header_id|eot_id)\|>|\[/?inst\]|<</?sys>>|</?system>"
+              r"|(?:^|\n)#{2,4} (?:system|instruction)s?(?: prompt)?:"),
     _injection("exfiltrate", "http",
                r"(?:send|post|upload|forward|exfiltrate|transmit|append)_(?:[a-z]{1,14}_){0,8}(?:to_)https?://"),
     _injection("hidden_from_user", "do not tell|don't tell|without telling|not mention|n't mention|not inform|not reveal",
@@ -150,6 +152,19 @@ def fold(text: str) -> str:
     return text.lower() if text.isascii() else text.translate(_FOLDED)
 
 
+@cache
+def _compile(expression: str) -> re.Pattern[str]:
+    return re.compile(expression)
+
+
+def compile_rules(rules: Iterable[GuardRule]) -> None:
+    """Compile the expressions of the rules, some 5 ms in all, once in a process. Otherwise the first text with the anchor of
+    a rule compiles it.
+    """
+    for rule in rules:
+        _compile(rule.expression)
+
+
 def scan_texts(texts: Sequence[str], rules: Sequence[GuardRule], *, max_chars: int = 20_000, is_late: Callable[[], bool]
                ) -> GuardScan:
     """The first match of each rule in the first `max_chars` characters of the texts. is_late: read after each piece; the
@@ -182,7 +197,7 @@ def _scan_piece(piece: str, rules: Sequence[GuardRule]) -> Iterator[GuardMatch]:
     for rule in rules:
         for anchor in rule.anchors:
             if anchor in folded:
-                found = rule.pattern.search(piece if rule.kind == SECRET else folded)
+                found = _compile(rule.expression).search(piece if rule.kind == SECRET else folded)
                 if found is not None:
                     yield GuardMatch(rule.id, rule.kind, 0, found.start(), found.end())
                 break

@@ -18,9 +18,7 @@ Source: vLLM and OpenAI count reasoning in `max_completion_tokens`; the formula 
 When wrong: an answer that becomes slower after its start than nine of ten recent ones. The reserve covers small changes.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Annotated
 
 import msgspec
@@ -104,11 +102,3 @@ def may_share(made_until: float, until: float, now: float) -> bool:
     hardly shorter than its own would be.
     """
     return made_until <= until <= made_until + SHARED_WITHIN * max(0.0, made_until - now)
-
-
-def quantile_of(values: Sequence[float], q: float) -> float:
-    """The value of rank ceil(q * n); infinite if there are none."""
-    if not values:
-        return inf
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, max(0, -int(-q * len(ordered) // 1) - 1))]

@@ -7,21 +7,21 @@ tenth; ended answers show a slow-down only after the slow answers have ended. Ru
     TTFT(q)   the q-quantile among prompts of this size (powers of two); of larger ones, if too few are known; else of
               smaller ones, times the ratio of the sizes
     TPOT(q)   the larger of the q-quantile, and of  median rate of running answers * q-quantile / median
-              (at least MIN_RUNNING of them with MIN_FRESH tokens since the last look, at most RUNNING_S ago)
+              (at least MIN_RUNNING of them with MIN_FRESH tokens since the last measurement, at most RUNNING_S ago)
 
 Upstreams that send answers whole show no first token. Of N_WHOLE recent ones, `seconds = a + b * tokens` is fitted by least
 squares; b is raised by 1.28 standard errors, and a is the q-quantile of what remains. It needs MIN_ANSWERS answers whose
 lengths differ by SPREAD. Tokens are the upstream's counts without reasoning, which comes before the first visible token.
-Source: order statistics; ordinary least squares. When wrong: the load jumps between two looks; a client that reads slowly
-makes its answer look slow; the first answers after a quiet hour are expected to be like those of up to 600 s ago.
+Source: order statistics; ordinary least squares. When wrong: the load jumps between two measurements; a slow client makes
+its answer look slow; the first answers after a quiet hour are expected to be like those of up to 600 s ago.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from math import inf, sqrt
 
-from stayfast.policy.context.output_cap import PaceEstimate, quantile_of
-from stayfast.policy.histogram import Window
+from stayfast.policy.context.output_cap import PaceEstimate
+from stayfast.policy.histogram import Window, quantile_of
 
 SPANS_S = (10.0, 60.0, 600.0)
 MIN_ANSWERS = 8
@@ -121,7 +121,7 @@ class OutputPace:
         return None
 
     def _fit_whole(self, q: float, now: float) -> tuple[float, float] | None:
-        """a and b of `seconds = a + b * tokens`, as the module says."""
+        """a and b of `seconds = a + b * tokens`, by least squares; None: too few answers, or of too similar lengths."""
         points = [(n_tokens, seconds) for at, n_tokens, seconds in self._whole if now - at <= SPANS_S[-1]]
         n = len(points)
         if n < MIN_ANSWERS:

@@ -16,9 +16,10 @@ When wrong: load that has begun in the last seconds is in few samples; a percent
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from math import ceil
+from collections.abc import Sequence
 from typing import Final, NamedTuple
+
+from stayfast.policy.histogram import quantile_of
 
 SAMPLES: Final = 128
 LEAST: Final = 3
@@ -40,12 +41,6 @@ class _SpeedSample(NamedTuple):
     size: int  # octave of the prompt's length
     seconds: float  # to the first token; of a whole answer, all of it
     per_token_s: float | None = None  # None: not known
-
-
-def percentile_of(values: Iterable[float], share: float) -> float:
-    """The smallest value that at least this share of them does not exceed (nearest rank). At least one value."""
-    ranked = sorted(values)
-    return ranked[max(0, ceil(share * len(ranked)) - 1)]
 
 
 class TierSpeed:
@@ -86,16 +81,16 @@ class TierSpeed:
         n = len(streams) + len(durations)
         if n < LEAST:
             return None
-        whole_s = percentile_of([one.seconds for one in durations], share) if durations else None
+        whole_s = quantile_of([one.seconds for one in durations], share) if durations else None
         if not streams:
             return SpeedPrediction(whole_s or 0.0, whole_s or 0.0, n)
-        first_s = percentile_of([one.seconds for one in streams], share)
+        first_s = quantile_of([one.seconds for one in streams], share)
         gaps = [one.per_token_s for one in streams if one.per_token_s is not None]
         lengths = [tokens for at, tokens in self._lengths if at >= since]
-        n_tokens = percentile_of(lengths, share) if lengths else 0
+        n_tokens = quantile_of(lengths, share) if lengths else 0
         if max_tokens is not None and n_tokens > max_tokens:
             n_tokens = max_tokens
-        end_s = first_s + n_tokens * percentile_of(gaps, share) if gaps else first_s
+        end_s = first_s + n_tokens * quantile_of(gaps, share) if gaps else first_s
         if whole_s is not None and len(durations) >= LEAST and whole_s >= first_s:
             end_s = min(end_s, whole_s) if gaps else whole_s
         return SpeedPrediction(first_s, end_s, n)

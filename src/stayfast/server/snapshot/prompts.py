@@ -33,8 +33,9 @@ async def _read_rows(snapshots: SnapshotService) -> tuple[PromptVersionRow, ...]
     return (await asyncio.to_thread(msgspec.json.decode, body, type=Snapshot)).prompt_versions
 
 
-async def show_prompt(snapshots: SnapshotService, together: PromptTextSource, version_id: str, against: str = "") -> bytes:
-    """One version as JSON. against: the one to compare it with; empty: the one before it. Ids may be cut to 6 digits. Raises
+async def show_prompt(snapshots: SnapshotService, together: PromptTextSource, version_id: str,
+                      against: str | None) -> bytes:
+    """One version as JSON. against: the one to compare it with; None: the one before it. Ids may be cut to 6 digits. Raises
     Rejected for an unknown or ambiguous id, Shed (503).
     """
     rows = await _read_rows(snapshots)
@@ -62,8 +63,9 @@ def _find_row(rows: tuple[PromptVersionRow, ...], version_id: str, param: str) -
     return max(found, key=lambda row: row.n)
 
 
-def _find_before(rows: tuple[PromptVersionRow, ...], row: PromptVersionRow, against: str) -> PromptVersionRow | None:
-    if against:
+def _find_before(rows: tuple[PromptVersionRow, ...], row: PromptVersionRow,
+                 against: str | None) -> PromptVersionRow | None:
+    if against is not None:
         return _find_row(rows, against, "against")
     change = row.change
     return next((one for one in rows if change is not None and (one.route, one.id) == (row.route, change.before)), None)

@@ -28,7 +28,7 @@ class RequestTexts(Struct, frozen=True):
     outside: tuple[str, ...] = ()
 
 
-def read_texts(request: Request) -> RequestTexts:
+def read_request_texts(request: Request) -> RequestTexts:
     """The texts of a conversation or a completion. Empty for other requests, and for a form that only the upstream reads."""
     try:
         fields = _OBJECT.decode(request.body)

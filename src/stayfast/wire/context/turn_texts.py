@@ -25,7 +25,7 @@ _FALSE_IF_FAILED: Final = ("ok", "success", "succeeded")
 _CODES: Final = ("exit_code", "exitCode", "returncode", "return_code")
 
 
-def read_texts(item: Raw, turn: int, api: Api) -> Iterator[TurnText]:
+def read_turn_texts(item: Raw, turn: int, api: Api) -> Iterator[TurnText]:
     """The texts of a message or an item. Never raises for one of unknown form."""
     parsed = msgspec.json.decode(item)
     if isinstance(parsed, str):
@@ -38,7 +38,7 @@ def read_texts(item: Raw, turn: int, api: Api) -> Iterator[TurnText]:
         yield from _read_message(parsed, turn)
 
 
-def texts_of(content: Raw, role: str, turn: int) -> list[TurnText]:
+def read_content_texts(content: Raw, role: str, turn: int) -> list[TurnText]:
     """The texts of a string or a list of parts."""
     return [TurnText(role, text, turn) for text in _plain_texts(msgspec.json.decode(content))]
 

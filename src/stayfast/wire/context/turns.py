@@ -22,7 +22,7 @@ from msgspec import Raw, Struct
 
 from stayfast.core.context import TurnText
 from stayfast.core.types import Api, Request
-from stayfast.wire.context.turn_texts import read_texts, texts_of
+from stayfast.wire.context.turn_texts import read_content_texts, read_turn_texts
 
 NOTED: Final = "Noted."  # the assistant's message after a summary
 _NAMES: Final = {Api.CHAT: "messages", Api.MESSAGES: "messages", Api.RESPONSES: "input"}
@@ -102,7 +102,7 @@ class Turn:
     def texts(self) -> tuple[TurnText, ...]:
         """Its texts, without reasoning, images and files."""
         if self._texts is None:
-            self._texts = tuple(text for item in self._items for text in read_texts(item, self.n, self._api))
+            self._texts = tuple(text for item in self._items for text in read_turn_texts(item, self.n, self._api))
         return self._texts
 
     @property
@@ -136,10 +136,10 @@ class Turns:
     @property
     def system(self) -> tuple[TurnText, ...]:
         """The texts of the instructions before the first turn."""
-        found = [text for item in self._items[:self.n_system] for text in read_texts(item, 0, self._api)]
+        found = [text for item in self._items[:self.n_system] for text in read_turn_texts(item, 0, self._api)]
         name = _INSTRUCTIONS.get(self._api)
         if name is not None and name in self._fields:
-            found[:0] = texts_of(self._fields[name], "system", 0)
+            found[:0] = read_content_texts(self._fields[name], "system", 0)
         return tuple(found)
 
     def digest_of(self, first: int, after: int) -> str:

@@ -134,7 +134,6 @@ class MessagesRequest(CountRequest, gc=False, kw_only=True):
 
 
 MESSAGES_DECODER = msgspec.json.Decoder(MessagesRequest)
-COUNT_DECODER = msgspec.json.Decoder(CountRequest)
 
 
 MAX_TEMPERATURE: Final = 1.0  # the other protocols allow 2

@@ -113,7 +113,6 @@ class ResponsesRequest(dialect.GenerationRequest, gc=False, kw_only=True):
     google: GoogleMember | None = None
 
 
-INPUT_TOKENS_DECODER = msgspec.json.Decoder(InputTokensRequest)
 RESPONSES_DECODER = msgspec.json.Decoder(ResponsesRequest)
 
 

@@ -1,9 +1,7 @@
 """Predictions of one tier's speed."""
 
-from hypothesis import given
-from hypothesis import strategies as st
 
-from stayfast.policy.tiers.speed import LEAST, MAX_AGE_S, TierSpeed, percentile_of
+from stayfast.policy.tiers.speed import LEAST, MAX_AGE_S, TierSpeed
 
 
 def test_prediction_of_streams_is_first_token_and_tokens() -> None:
@@ -58,11 +56,3 @@ def test_whole_answers_bound_the_sum_of_percentiles() -> None:
     found = speed.predict(1000, None, 0.0, 0.9)
     assert found is not None
     assert (found.first_s, found.end_s) == (1.0, 4.0)
-
-
-@given(st.lists(st.floats(0, 100), min_size=1, max_size=50), st.floats(0.5, 0.99))
-def test_percentile_covers_its_share(values: list[float], share: float) -> None:
-    found = percentile_of(values, share)
-    assert found in values
-    assert sum(value <= found for value in values) >= share * len(values) - 1e-9
-    assert sum(value < found for value in values) < share * len(values) + 1e-9

@@ -7,12 +7,12 @@ import pytest
 from msgspec import Raw
 
 from stayfast.core.types import Api
-from stayfast.wire.context.turn_texts import is_failure, read_texts
+from stayfast.wire.context.turn_texts import is_failure, read_turn_texts
 
 
 def texts(api: Api, item: Any) -> list[tuple[str, str, bool]]:
     """Role, text and whether it is an error."""
-    return [(text.role, text.text, text.is_error) for text in read_texts(Raw(json.dumps(item).encode()), 3, api)]
+    return [(text.role, text.text, text.is_error) for text in read_turn_texts(Raw(json.dumps(item).encode()), 3, api)]
 
 
 @pytest.mark.parametrize(("api", "item", "expected"), [
@@ -37,7 +37,7 @@ def texts(api: Api, item: Any) -> list[tuple[str, str, bool]]:
                      "status": "incomplete"}, [("tool", "r", True)]),
     (Api.RESPONSES, {"type": "reasoning", "id": "1", "summary": [{"type": "summary_text", "text": "17"}]}, []),
     (Api.CHAT, 17, []), (Api.CHAT, {"role": "user", "content": 17}, []), (Api.MESSAGES, {"content": [17]}, [])])
-def test_read_texts_of_each_kind_of_item(api: Api, item: Any, expected: list[Any]) -> None:
+def test_read_turn_texts_of_each_kind_of_item(api: Api, item: Any, expected: list[Any]) -> None:
     """The words of users, models and tools; no reasoning."""
     assert texts(api, item) == expected
 
