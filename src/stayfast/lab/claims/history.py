@@ -50,6 +50,7 @@ from stayfast.wire.request_body import decode
 Json = dict[str, Any]
 EARLY, LATE, LAST = 5, 50, 56  # turns
 WITHIN: Final = 1.1
+ENGINE_WITHIN: Final = 1.3  # its CPU rises faster than the tokens; a summary and two turns are the least that is sent
 FOUND, FALSE_ALARMS, CHECK_MS = 0.99, 0.05, 5.0
 PROVIDER, SMALL = "provider", "small"
 SUMMARIZE: Final = HistoryConfig("summarize", allowance_tokens=800, raw_turns=2, summary_share=0.3, by=SMALL)
@@ -106,8 +107,8 @@ class HistoryClaim:
 
     name = "history"
     statement = (f"In growing chats of {LAST} turns, the first token of turn {LATE} takes at most {WITHIN:g} times as long "
-                 f"as that of turn {EARLY}, on a simulated provider and on the embedded engine (CPU time) that compute "
-                 f"each prompt anew. The checks find "
+                 f"as that of turn {EARLY}, on a simulated provider that computes each prompt anew, and {ENGINE_WITHIN:g} "
+                 f"times on the embedded engine (CPU time). The checks find "
                  f"{FOUND:.0%} of the damage planted in summaries and reject at most {FALSE_ALARMS:.0%} of good ones, in at "
                  f"most {CHECK_MS:g} ms of CPU a kilobyte.")
 
@@ -119,7 +120,7 @@ class HistoryClaim:
         on = await run_virtual_in_thread(run_chats, self.history, n, seed)
         fault, engine = find_engine_fault(), list[Figure]()
         if not fault:
-            chats = await run_engine_chats(lambda number: make_parts(seed, number, LAST), _SYSTEM * 3, (EARLY, LATE),
+            chats = await run_engine_chats(lambda number: make_parts(seed, number, LAST), _SYSTEM, (EARLY, LATE),
                                            extent.n_rounds, conditions.report_progress)
             engine = list_engine_figures(chats)
         conditions.report_progress(f"damage in summaries of {20 * n} conversations")
@@ -233,7 +234,7 @@ def list_engine_figures(chats: EngineChats) -> list[Figure]:
             Figure(f"engine, {name} summaries: prompt tokens of turn {LATE}, median",
                    _median([float(chat[LATE].n_tokens) for chat in chats.turns[route]]), ""),
             Figure.mean(f"engine, {name} summaries: turn {LATE} takes, times turn {EARLY}, mean", times, "",
-                        WITHIN if route == ON else None),
+                        ENGINE_WITHIN if route == ON else None),
             Figure(f"engine, {name} summaries: TTFT p50 of turn {LATE}",
                    _median([chat[LATE].ttft_s for chat in chats.turns[route]]), "s"),
             Figure(f"engine with its prompt cache, {name} summaries: CPU of turns {LATE + 1} to {LAST}, mean",
