@@ -99,8 +99,8 @@ class RouteScreen:
             self._sink.emit(GuardDone(self._route, _UNFINISHED, ""))
             if self._guard.unfinished == "closed":
                 raise Rejected("The guard of this route could not read the whole prompt within its limits of time and "
-                               "length, or does not know its form, and the route rejects such prompts. Send a shorter prompt, in "
-                               "the documented form of the API.", status=422, code="guard_unfinished")
+                               "length, or does not know its form, and the route rejects such prompts. Send a shorter "
+                               "prompt, in the documented form of the API.", status=422, code="guard_unfinished")
             note("guard: not finished in its time or its length, or of an unknown form; continued without")
             return ""
         self._sink.emit(GuardDone(self._route, ALLOW, ""))
