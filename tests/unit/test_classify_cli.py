@@ -6,7 +6,7 @@ import pytest
 
 from stayfast.cli import main
 from stayfast.lab.classify_eval import UnreadableExamples, read_examples
-from tests.classifier_rig import EXAMPLES
+from tests.classifier_rig import EXAMPLES, write_small_classifier
 
 
 def write_examples(path: Path) -> Path:
@@ -41,3 +41,35 @@ def test_read_examples_wrong_row_is_named(tmp_path: Path, text: str, word: str) 
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(UnreadableExamples, match=word):
         read_examples(tmp_path / "a.csv")
+
+
+SETTINGS = """upstreams: {{u: {{kind: simulated}}}}
+classifiers: {{intent: {{file: {file}}}}}
+routes:
+  m: {{upstreams: [u], classify: {{by: intent, routes: {{{label}: other}}}}}}
+  other: {{upstreams: [u]}}
+"""
+
+
+def test_check_usable_classifier_is_accepted(tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text(SETTINGS.format(file=write_small_classifier(tmp_path / "x.npz"), label="card"))
+    assert main(["check", str(file)]) == 0
+
+
+@pytest.mark.parametrize(("label", "n_bytes", "message"), [
+    ("card", 3_000, "classifiers.intent.file: {file} is not a classifier"),
+    ("crad", None, "routes.m.classify.routes: classifier intent has no label 'crad'"),
+])
+def test_check_and_serve_unusable_classifier_is_one_line_with_the_setting(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str], label: str, n_bytes: int | None, message: str) -> None:
+    """Status 1 of `check`, 78 of `serve`, which neither starts nor prints a traceback."""
+    model, file = write_small_classifier(tmp_path / "x.npz"), tmp_path / "f.yaml"
+    model.write_bytes(model.read_bytes()[:n_bytes])
+    file.write_text(SETTINGS.format(file=model, label=label))
+    assert main(["check", str(file)]) == 1
+    assert message.format(file=model) in capsys.readouterr().err
+    assert main(["serve", "--check", "--config", str(file)]) == 78
+    capsys.readouterr()
+    assert main(["serve", "--port", "0", "--config", str(file)]) == 78
+    assert f"stayfast serve: {message.format(file=model)}" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from stayfast.cli import curl_example, print_message
 from stayfast.cli.listening import UnusableSocket, listening_sockets, notify_systemd, start_watchdog
 from stayfast.cli.terminal import style_of_output
 from stayfast.compose.caching import explain_missing_packages, prefix_rules
+from stayfast.compose.classify import UnusableClassifier, find_unusable_classifiers
 from stayfast.compose.enough import explain_missing_vectors
 from stayfast.compose.live_check import check_upstreams
 from stayfast.compose.prices import price_lines
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_message(str(error))
         return EXIT_BAD_SETTINGS
     if arguments.check:
-        if wrong := find_unusable_files(settings):
+        if wrong := [*find_unusable_files(settings), *find_unusable_classifiers(settings)]:
             print_message("\n".join(wrong))
             return EXIT_BAD_SETTINGS
         sys.stdout.write(_summarize(settings) + "\n")
@@ -94,9 +95,9 @@ def run(arguments: argparse.Namespace) -> int:
         print_message(f"stayfast serve: cannot listen on {server.host} port {server.port}: {error.strerror}; choose another "
                       "--port")
         return EXIT_PORT_IN_USE
-    except UnusableSocket as error:
+    except (UnusableSocket, UnusableClassifier) as error:
         print_message(f"stayfast serve: {error}")
-        return EXIT_PORT_IN_USE
+        return EXIT_PORT_IN_USE if isinstance(error, UnusableSocket) else EXIT_BAD_SETTINGS
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -108,7 +109,7 @@ def check(arguments: argparse.Namespace) -> int:
     except SettingsError as error:
         print_message(str(error))
         return 1
-    if wrong := find_unusable_files(settings):
+    if wrong := [*find_unusable_files(settings), *find_unusable_classifiers(settings)]:
         print_message("\n".join(f"{source.name}: {one}" for one in wrong))
         return 1
     if arguments.effective:
@@ -273,6 +274,9 @@ def _run_worker(place: str, variables: Mapping[str, str]) -> int:
         if error.errno not in _CANNOT_LISTEN:
             raise
         return EXIT_PORT_IN_USE
+    except UnusableClassifier as error:
+        print_message(f"stayfast serve: {error}")
+        return EXIT_BAD_SETTINGS
 
 
 def watched_file_states(settings: Settings) -> list[str]:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from stayfast.stores.classifier_file import StoredClassifier
 
 
+class UnusableClassifier(ValueError):
+    """A file, its vectors, or a label that the settings name. The text begins with the setting."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClassifierFiles:
     """What was read from disk. static: None: no classifier needs it."""
@@ -41,8 +45,8 @@ class Classifiers:
 
 
 def read_classifier_files(settings: Settings, before: ClassifierFiles | None = None) -> ClassifierFiles:
-    """Blocks: 0.1 s for the static embedder, unless `before` has it, and milliseconds for each file. Raises ValueError with
-    the name of the setting.
+    """Blocks: 0.1 s for the static embedder, unless `before` has it, and milliseconds for each file. Raises
+    UnusableClassifier.
     """
     if not settings.classifiers:
         return ClassifierFiles()
@@ -52,27 +56,27 @@ def read_classifier_files(settings: Settings, before: ClassifierFiles | None = N
         try:
             static = import_module("stayfast.stores.static_embedder").load_static_embedder()
         except NoEmbedder as error:
-            raise ValueError(f"classifiers: {error}") from None
+            raise UnusableClassifier(f"classifiers: {error}") from None
     assert static is not None
     stored = {}
     for name, config in settings.classifiers.items():
         try:
             stored[name] = read.read_classifier(Path(config.file).expanduser())
         except read.ClassifierFileError as error:
-            raise ValueError(f"classifiers.{name}.file: {error}") from None
+            raise UnusableClassifier(f"classifiers.{name}.file: {error}") from None
         first = stored[name].embedders[0]
         if first.startswith("static-") and first != static.id:
-            raise ValueError(f"classifiers.{name}.file: {config.file} was trained with the vectors {first}, and this "
-                             f"gateway has {static.id}: train it again")
+            raise UnusableClassifier(f"classifiers.{name}.file: {config.file} was trained with the vectors {first}, and "
+                                     f"this gateway has {static.id}: train it again")
         if first == static.id and stored[name].heads[0].weights.shape[1] != static.embed(["a"]).shape[1]:
-            raise ValueError(f"classifiers.{name}.file: the weights of {config.file} do not fit the vectors {first}: "
-                             "train it again")
+            raise UnusableClassifier(f"classifiers.{name}.file: the weights of {config.file} do not fit the vectors "
+                                     f"{first}: train it again")
         _check_labels(name, stored[name], settings)
     return ClassifierFiles(static, stored)
 
 
 def _check_labels(name: str, stored: "StoredClassifier", settings: Settings) -> None:
-    """Raises ValueError for a label in the settings that the file does not have."""
+    """Raises UnusableClassifier for a label in the settings that the file does not have."""
     known = set(stored.rule.labels)
     for route, route_settings in settings.routes.items():
         guard, classes = route_settings.guard, route_settings.classify
@@ -81,8 +85,17 @@ def _check_labels(name: str, stored: "StoredClassifier", settings: Settings) -> 
         for place, labels in used.items():
             for label in labels:
                 if label not in known:
-                    raise ValueError(f"routes.{route}.{place}: classifier {name} has no label {label!r}; `stayfast classify "
-                                     "show FILE` lists its labels")
+                    raise UnusableClassifier(f"routes.{route}.{place}: classifier {name} has no label {label!r}; `stayfast "
+                                             "classify show FILE` lists its labels")
+
+
+def find_unusable_classifiers(settings: Settings) -> list[str]:
+    """What keeps the gateway from starting, as lines; empty: nothing. Blocks as `read_classifier_files` does."""
+    try:
+        read_classifier_files(settings)
+    except UnusableClassifier as error:
+        return [str(error)]
+    return []
 
 
 def make_classifiers(settings: Settings, files: ClassifierFiles, embedding: Embedders | None, before: Classifiers | None, *,

@@ -24,8 +24,8 @@ from stayfast.policy.admission.priority import Urgency
 from stayfast.policy.classify.head import UNKNOWN
 from stayfast.policy.tiers.enough import WORDS, EnoughConfig
 from stayfast.settings import RouteSettings, Settings
+from stayfast.settings.hooks import load_check
 from stayfast.stores.embedder import NoEmbedder
-from stayfast.turns.function import import_value
 from stayfast.wire.classify.texts import read_request_texts
 
 ServeOwn = Callable[[Request, Arrival], Awaitable[Reply]]
@@ -95,9 +95,7 @@ class EnoughRoutes:
     def _make_checks(self, route: str, settings: RouteSettings) -> CheckedAnswers:
         checks = settings.enough.checks
         fits = import_module("stayfast.stores.json_schema").fits_schema if checks.json == "schema" else None
-        own = import_value(checks.hook) if checks.hook else None
-        if own is not None and not callable(own):
-            raise ValueError(f"enough.checks.hook {checks.hook} is no function")
+        own = load_check(checks.hook) if checks.hook else None
         return CheckedAnswers(settings.enough, holds_streams=settings.tier.hold_streams, fits_schema=fits, own_check=own,
                               certain_label=self._make_label_check(route, checks.classifier))
 

@@ -19,6 +19,7 @@ from stayfast.server.config import ServerConfig, check_exposure, is_loopback
 from stayfast.settings.classify import check_classifiers
 from stayfast.settings.credentials import credentials_problem
 from stayfast.settings.history import check_histories
+from stayfast.settings.hooks import load_check
 from stayfast.settings.model import Settings
 from stayfast.settings.passthrough import check_pass_through
 from stayfast.settings.price_table import all_rows, find_row
@@ -348,6 +349,19 @@ def _check_enough(name: str, settings: Settings, add_problem: AddProblem) -> Non
         add_problem(("routes", name, "enough", "compare"), message)
     if enough.checks.json == "schema" and find_spec("jsonschema_rs") is None:
         add_problem(("routes", name, "enough", "checks", "json"), _NO_SCHEMA)
+    _check_own_checks(name, settings, add_problem)
+
+
+def _check_own_checks(name: str, settings: Settings, add_problem: AddProblem) -> None:
+    checks, known = settings.routes[name].enough.checks, settings.classifiers
+    if checks.classifier and checks.classifier not in known:
+        add_problem(("routes", name, "enough", "checks", "classifier"), f"there is no classifier {quote(checks.classifier)}"
+                    f"{suggest(checks.classifier, known)}")
+    if checks.hook:
+        try:
+            load_check(checks.hook)
+        except ValueError as error:
+            add_problem(("routes", name, "enough", "checks", "hook"), str(error))
 
 
 def _check_cache_mode(path: Path, cache: Node | None, add_problem: AddProblem) -> None:

@@ -387,7 +387,8 @@ def describe_shape(shape: Shape, about: SettingDoc = _NO_BOUNDS) -> str:
     """The expected value in words."""
     match shape:
         case WordField(words):
-            return "one of " + ", ".join(words) if len(words) > 1 else words[0]
+            named = [word for word in words if word] or words  # the empty text stands for no choice
+            return "one of " + ", ".join(named) if len(named) > 1 else named[0]
         case PlainField("integer" | "number" as kind):
             return " ".join(part for part in ("a whole number" if kind == "integer" else "a number", about.describe_bounds())
                             if part)

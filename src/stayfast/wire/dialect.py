@@ -224,8 +224,8 @@ def require(value: T | None, path: str) -> T:
     return value
 
 
-def missing_field(path: str) -> Rejected:
-    return Rejected(f"{path} is required", code="missing_field", param=path)
+def missing_field(path: str, *, param: str = "") -> Rejected:
+    return Rejected(f"{path} is required", code="missing_field", param=param or path)
 
 
 def untranslatable_field(param: str, target: str, why: str = "") -> Rejected:

@@ -305,7 +305,7 @@ def _read_tokenize(parsed: TokenizeRequest, body: bytes) -> Request:
             raise Rejected("prompt and messages exclude each other: send one of them.", code="invalid_type", param="prompt")
         _check_parts(parsed.messages, _CHAT_PARTS)
     elif parsed.prompt is None:
-        raise missing_field("messages")
+        raise missing_field("prompt or messages", param="prompt")
     return Request(Api.TOKENIZE, parsed.model, False, body)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from stayfast.core.errors import Rejected
 from stayfast.core.types import Api
 from stayfast.wire.count_bodies import CountForm, encode_count_body
 from stayfast.wire.request_body import decode
@@ -54,3 +55,10 @@ def test_count_body_of_a_text_is_for_tokenize_only() -> None:
     assert encoded(Api.TOKENIZE, CountForm.TOKENIZE, prompt="a", add_special_tokens=False) == {
         "model": "up", "prompt": "a", "add_special_tokens": False}
     assert encoded(Api.TOKENIZE, CountForm.RESPONSES, prompt="a") is None
+
+
+def test_tokenize_request_without_a_prompt_names_both_members() -> None:
+    with pytest.raises(Rejected) as refused:
+        decode(Api.TOKENIZE, b'{"model": "m"}')
+    assert str(refused.value) == "prompt or messages is required"
+    assert (refused.value.code, refused.value.param) == ("missing_field", "prompt")
