@@ -103,7 +103,8 @@ def test_report_event_replaces_early_headers(clients: Clients, api: str, dialect
     assert (streamed.text, streamed.n_output) == (WHOLE_TEXT, N_OUTPUT_TOKENS)
     (report,) = streamed.reports
     assert report["request_id"].startswith("req_")
-    assert (report["upstream"], report["attempts"], "degraded" in report) == (dialect, 1, False)
+    assert (report["upstream"], "degraded" in report) == (dialect, False)
+    assert report["attempts"] >= 1  # a slow start may be hedged, by the times that other tests have shown the gateway
     timings_ms = report["timings_ms"]
     assert timings_ms["call"] >= 400
     assert timings_ms["total"] >= sum(spent for stage, spent in timings_ms.items() if stage != "total") - 1

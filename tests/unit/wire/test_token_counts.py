@@ -37,7 +37,7 @@ def test_count_answer_has_the_shape_of_its_api(api: Api, members: dict[str, Any]
 
 
 @pytest.mark.parametrize(("fields", "param"), [
-    ({}, "messages"), ({"prompt": "a", "messages": [{"role": "user", "content": "a"}]}, "prompt"),
+    ({}, "prompt"), ({"prompt": "a", "messages": [{"role": "user", "content": "a"}]}, "prompt"),
     ({"messages": []}, "messages"),
     ({"messages": [{"role": "nobody", "content": "a"}]}, "messages[0].role"), ({"prompt": 1}, "prompt")])
 def test_tokenize_request_without_one_prompt_names_the_field(fields: dict[str, Any], param: str) -> None:

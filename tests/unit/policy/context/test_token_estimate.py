@@ -122,7 +122,8 @@ def test_estimate_of_a_new_route_begins_with_the_model_elsewhere() -> None:
     learn_all(known, traffic.take(200))
     body = traffic.take(1)[0].body
     assert known.estimate("new", MODEL, body) == known.estimate(ROUTE, MODEL, body)
-    known.learn("new", MODEL, body, 100)
+    for sample in traffic.take(50):
+        known.learn("new", MODEL, sample.body, 2 * known.estimate(ROUTE, MODEL, sample.body))
     assert known.estimate("new", MODEL, body) != known.estimate(ROUTE, MODEL, body)
 
 
