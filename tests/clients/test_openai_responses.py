@@ -132,8 +132,8 @@ def test_json_output(openai_client: openai.OpenAI, model: str, marker: str) -> N
 
 
 def test_input_tokens_are_counted(openai_client: openai.OpenAI, model: str, marker: str) -> None:
-    """In the shape of OpenAI, whatever the upstream speaks; longer input has more. How many depends on the scripted usage that
-    the gateway has seen in other tests.
+    """In the shape of OpenAI, whatever the upstream speaks; longer input has more. How many depends on the scripted usage
+    that the gateway has seen in other tests.
     """
     short = openai_client.responses.input_tokens.count(model=model, input=prompt(marker))
     long = openai_client.responses.input_tokens.count(model=model, input=prompt(marker) * 200, instructions="Be brief.")
