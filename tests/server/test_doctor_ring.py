@@ -7,7 +7,8 @@ import pytest
 
 from stayfast.cli import main
 from stayfast.core.snapshot import Snapshot, StoreRow
-from stayfast.observe.snapshot.ring import RingRecord, SnapshotRing, SnapshotsConfig
+from stayfast.observe.snapshot.config import SnapshotsConfig
+from stayfast.observe.snapshot.ring import RingRecord, SnapshotRing
 from tests.server.gateway_process import running
 
 SETTINGS = """\

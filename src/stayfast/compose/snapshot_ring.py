@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from stayfast.core.snapshot import Snapshot
-from stayfast.observe.snapshot.ring import RingRecord, RingWriter, SnapshotRing, SnapshotsConfig
+from stayfast.observe.snapshot.config import SnapshotsConfig
+from stayfast.observe.snapshot.ring import RingRecord, RingWriter, SnapshotRing
 from stayfast.observe.snapshot.traffic import ClosedSlot
 from stayfast.observe.snapshot.worker_part import UpstreamGauges
 from stayfast.settings import Settings, read_environment

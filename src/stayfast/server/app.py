@@ -36,7 +36,6 @@ from stayfast.server.auth import FailedKeys
 from stayfast.server.backend import ActiveSystem
 from stayfast.server.http_request import (
     HOP,
-    LLM_ENDPOINTS,
     LlmHttpRequest,
     RequestIds,
     body_deadline_s,
@@ -55,6 +54,7 @@ from stayfast.server.jobs.resumable import LiveStreams
 from stayfast.server.passthrough.answer import answer_passed
 from stayfast.server.passthrough.heads import accept_passed, may_pass, prepare_socket
 from stayfast.server.paths import (
+    LLM_ENDPOINTS,
     METRICS,
     OPEN_PATHS,
     allowed_methods,

@@ -58,17 +58,6 @@ _SDK_TIMEOUTS = (b"x-stainless-read-timeout", b"x-stainless-timeout")
 _STAYFAST_HEADERS = frozenset((
     *_FORWARDED_UNTRACED, *TIMEOUT_HEADERS, _PRIORITY, _CACHE, _TAGS, EVENTS, HOP, *_SDK_TIMEOUTS, START_WITHIN,
     *_LATER))
-LLM_PATHS = {
-    "/v1/chat/completions": Api.CHAT,
-    "/v1/completions": Api.COMPLETIONS,
-    "/v1/embeddings": Api.EMBEDDINGS,
-    "/v1/responses": Api.RESPONSES,
-    "/v1/messages": Api.MESSAGES,
-    "/v1/messages/count_tokens": Api.COUNT_TOKENS,
-    "/v1/responses/input_tokens": Api.INPUT_TOKENS,
-    "/tokenize": Api.TOKENIZE,
-}
-LLM_ENDPOINTS = {prefix + path: api for prefix in ("", "/openai", "/anthropic") for path, api in LLM_PATHS.items()}
 _THIS_MACHINE = re.compile(rb"(?:localhost|127(?:\.[0-9]{1,3}){3}|\[::1\])(?::[0-9]*)?", re.IGNORECASE)
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 _JSON_TYPE = re.compile(rb"application/(?:[!-~]+\+)?json(?:[ \t]*;[ \t]*charset=\"?utf-?8\"?)?[ \t]*", re.IGNORECASE)

@@ -9,12 +9,22 @@ from stayfast.observe.waterfall import RequestSummary, Waterfall
 from stayfast.server.batch_openapi import SCHEMAS as BATCH_SCHEMAS
 from stayfast.server.batch_openapi import batch_paths
 from stayfast.server.classify.openapi import classify_paths, classify_schemas
-from stayfast.server.http_request import LLM_PATHS
 from stayfast.server.job_openapi import SCHEMAS as JOB_SCHEMAS
 from stayfast.server.job_openapi import job_paths
 from stayfast.server.key_openapi import SCHEMAS as KEY_SCHEMAS
 from stayfast.server.key_openapi import key_paths
-from stayfast.server.paths import CACHE, CONVERSATIONS, GATEWAYS, HEALTH, MAX_LISTED, REQUESTS, SETTINGS, STATE, TRAFFIC
+from stayfast.server.paths import (
+    CACHE,
+    CONVERSATIONS,
+    GATEWAYS,
+    HEALTH,
+    LLM_PATHS,
+    MAX_LISTED,
+    REQUESTS,
+    SETTINGS,
+    STATE,
+    TRAFFIC,
+)
 from stayfast.server.requests_query import LISTS, OUTCOMES
 from stayfast.server.snapshot.openapi import snapshot_paths, snapshot_schemas
 from stayfast.wire.chat.request import ChatRequest, CompletionsRequest, EmbeddingsRequest

@@ -1,11 +1,21 @@
-"""Paths and their methods: those of LLM requests (`http_request.LLM_ENDPOINTS`), and those that `admin_endpoints` serves."""
+"""Paths and their methods: those of LLM requests (`LLM_ENDPOINTS`), and those that `admin_endpoints` serves."""
 
 from stayfast.core.errors import Rejected, Shed
 from stayfast.core.types import Api
-from stayfast.server.http_request import LLM_ENDPOINTS
 from stayfast.server.job_paths import find_template, job_methods, job_socket_label
 from stayfast.server.ui_paths import PAGE, is_page_path, page_methods
 
+LLM_PATHS = {
+    "/v1/chat/completions": Api.CHAT,
+    "/v1/completions": Api.COMPLETIONS,
+    "/v1/embeddings": Api.EMBEDDINGS,
+    "/v1/responses": Api.RESPONSES,
+    "/v1/messages": Api.MESSAGES,
+    "/v1/messages/count_tokens": Api.COUNT_TOKENS,
+    "/v1/responses/input_tokens": Api.INPUT_TOKENS,
+    "/tokenize": Api.TOKENIZE,
+}
+LLM_ENDPOINTS = {prefix + path: api for prefix in ("", "/openai", "/anthropic") for path, api in LLM_PATHS.items()}
 MODELS = frozenset(("/v1/models", "/openai/v1/models", "/anthropic/v1/models"))
 HEALTH = frozenset(("/livez", "/readyz", "/healthz", "/health"))
 OPEN_PATHS = HEALTH | {"/", "/openapi.json"}

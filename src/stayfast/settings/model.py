@@ -11,7 +11,7 @@ from stayfast.engine.config import EngineConfig
 from stayfast.jobs.config import JobsConfig
 from stayfast.observe.alerts.rules import AlertsConfig
 from stayfast.observe.recent_requests import RecentConfig
-from stayfast.observe.snapshot.ring import SnapshotsConfig
+from stayfast.observe.snapshot.config import SnapshotsConfig
 from stayfast.observe.tracing.config import ENDPOINT, TraceConfig
 from stayfast.pipeline.hooks.config import HooksConfig
 from stayfast.pipeline.passthrough.config import PassThroughConfig

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from stayfast.server.passthrough.heads import MOVABLE, is_below, is_movable
 from stayfast.server.paths import allowed_methods
 from stayfast.settings.model import Settings
 from stayfast.settings.problems import Path, quote, suggest
 from stayfast.settings.upstreams import HttpUpstream
+from stayfast.wire.passthrough.paths import MOVABLE, is_below, is_movable
 
 PASSABLE = ("openai", "anthropic")
 

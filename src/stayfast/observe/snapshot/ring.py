@@ -15,14 +15,13 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.core.snapshot import Snapshot, TrafficRow
+from stayfast.observe.snapshot.config import SnapshotsConfig
 from stayfast.observe.snapshot.parts import TrafficPart
 from stayfast.observe.snapshot.rows import rows_in_steps
 from stayfast.observe.snapshot.traffic import SLOT_S, ClosedSlot
@@ -36,21 +35,6 @@ _HOUR_S = 3600.0
 _SUM_UNIT_S = 1e-5  # of sums of stages in a record
 _MAX_RECORD_BYTES = 16 << 20
 Series = list[tuple[str, str, TrafficPart]]  # route, upstream, counts
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotsConfig:
-    """Snapshots of the last hours on disk."""
-
-    hours: Annotated[float, SettingDoc("How far back; 0: nothing is stored.", minimum=0, maximum=168)] = 6.0
-    max_bytes: Annotated[int, SettingDoc(
-        "Most bytes in the folder; the oldest records go first.", minimum=1 << 20, maximum=1 << 30)] = 20 << 20
-    path: Annotated[str, SettingDoc(
-        "Folder of its own for each gateway. Empty: snapshots-PORT in $XDG_STATE_HOME/stayfast (default: "
-        "~/.local/state/stayfast), if that folder exists; otherwise nothing is stored.")] = ""
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
 
 class RingRecord(msgspec.Struct, omit_defaults=True):

@@ -7,7 +7,6 @@ from stayfast.core.jobs import Door, Job, JobFilter, JobResult, JobState, Submit
 from stayfast.jobs.service import JobPlace, JobService, store_error, unknown_job
 from stayfast.policy.jobs.windows import FORM_TEXT, parse_window
 from stayfast.server.backend import ActiveSystem
-from stayfast.server.http_request import LLM_ENDPOINTS, LLM_PATHS
 from stayfast.server.jobs.endpoint import JSON, Endpoint, EndpointReply, EndpointRequest
 from stayfast.server.jobs.event_stream import EVENT_STREAM, EventStream
 from stayfast.server.jobs.new_jobs import (
@@ -20,6 +19,7 @@ from stayfast.server.jobs.new_jobs import (
 )
 from stayfast.server.jobs.query import check_parameters, parse_whole
 from stayfast.server.jobs.responses import continue_stored
+from stayfast.server.paths import LLM_ENDPOINTS, LLM_PATHS
 from stayfast.stores.base import StoreUnavailable
 from stayfast.wire.jobs.job_objects import (
     MAX_WAIT_S,

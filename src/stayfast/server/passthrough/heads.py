@@ -12,20 +12,10 @@ from stayfast.server.job_paths import strip_prefix
 from stayfast.server.paths import allowed_methods, shutting_down_error
 from stayfast.server.sockets.endpoints import allow_origin, check_offer
 from stayfast.server.sockets.hub import SocketHub
-from stayfast.wire.passthrough.paths import ROOT, canonical_path
+from stayfast.wire.passthrough.paths import ROOT, canonical_path, is_below, is_movable
 
 KEY_PROTOCOL = "openai-insecure-api-key."  # a browser cannot set headers of a WebSocket
-MOVABLE = ("/v1/files", "/v1/batches")  # of the gateway's own paths
 _JOBS = "/v1/jobs"
-
-
-def is_below(path: str, prefix: str) -> bool:
-    """Whether a path is the prefix, or has it as its first segments."""
-    return path == prefix or path.startswith(f"{prefix}/")
-
-
-def is_movable(path: str) -> bool:
-    return any(is_below(path, prefix) for prefix in MOVABLE)
 
 
 def find_passed(passing: PassThrough, path: str, *, is_socket: bool = False) -> PassedPath | None:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from stayfast.core.types import Api
 from stayfast.http.server.parser import HttpRequest
-from stayfast.server.http_request import LLM_ENDPOINTS
 from stayfast.server.job_paths import job_socket_label
+from stayfast.server.paths import LLM_ENDPOINTS
 
 
 def socket_label(request: HttpRequest) -> str | None:

@@ -13,12 +13,22 @@ from urllib.parse import unquote_to_bytes
 from stayfast.core.errors import Rejected
 
 ROOT = "/v1"
+MOVABLE = ("/v1/files", "/v1/batches")  # of the gateway's own paths: these may be passed instead
 OTHER = "other"
 _MAX_DECODINGS = 4
 # Second segments of OpenAI's and Anthropic's APIs and of engines, which are labels of metrics.
 KNOWN = ("assistants", "audio", "batches", "chat", "containers", "conversations", "evals", "files", "fine_tuning", "images",
          "messages", "models", "moderations", "organization", "organizations", "projects", "realtime", "rerank", "responses",
          "score", "skills", "threads", "tokenize", "uploads", "vector_stores", "videos")
+
+
+def is_below(path: str, prefix: str) -> bool:
+    """Whether a path is the prefix, or has it as its first segments."""
+    return path == prefix or path.startswith(f"{prefix}/")
+
+
+def is_movable(path: str) -> bool:
+    return any(is_below(path, prefix) for prefix in MOVABLE)
 
 
 def canonical_path(path: str) -> str:

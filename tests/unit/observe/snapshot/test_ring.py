@@ -15,7 +15,8 @@ from stayfast.compose.snapshot_ring import RingHost, ring_folder
 from stayfast.core.events import RequestDone, StageDone
 from stayfast.core.snapshot import MachineRow, Snapshot, Spread, UpstreamRow
 from stayfast.core.types import Stage
-from stayfast.observe.snapshot.ring import RingWriter, SnapshotRing, SnapshotsConfig
+from stayfast.observe.snapshot.config import SnapshotsConfig
+from stayfast.observe.snapshot.ring import RingWriter, SnapshotRing
 from stayfast.observe.snapshot.traffic import ClosedSlot, TrafficSink
 from stayfast.observe.snapshot.worker_part import UpstreamGauges
 from stayfast.settings import Settings
