@@ -1,7 +1,8 @@
 """A GGUF model that is to be quantised: checked, and its head for the new file.
 
-The metadata are copied as bytes, so that every key, type and order survives: templates, vocabularies of any size, keys that no
-version of the `gguf` package knows. Only the file type, the version of the formats and the tensors' table are written anew.
+The metadata are copied as bytes, so that every key, type and order survives: templates, vocabularies of any size, keys
+that no version of the `gguf` package knows. Only the file type, the version of the formats and the tensors' table are
+written anew.
 """
 
 import struct
@@ -81,8 +82,8 @@ def plan_conversion(path: Path, to: str) -> ConversionPlan:
     """Read the head of a model. to: in TARGETS. Raises NotQuantisable, OSError."""
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
-            raise NotQuantisable(f"{path} is not a GGUF file; `convert_hf_to_gguf.py` of llama.cpp makes one of a Hugging Face "
-                                 "folder")
+            raise NotQuantisable(f"{path} is not a GGUF file; `convert_hf_to_gguf.py` of llama.cpp makes one from a folder "
+                                 "of Hugging Face")
     try:
         reader = _CheckedReader(path)
         _check(reader, path, to)
@@ -105,8 +106,8 @@ def _check(reader: gguf.GGUFReader, path: Path, to: str) -> None:
         kind = tensor.tensor_type.name.lower()
         is_matrix = len(tensor.shape) > 1
         if is_matrix and kind not in SOURCES and not kind.startswith(("i8", "i16", "i32", "i64")):
-            raise NotQuantisable(f"{path}: tensor {tensor.name} is {kind} already. Its errors would add up: take the model's "
-                                 f"f16 or bf16 file; sources are {', '.join(SOURCES)}")
+            raise NotQuantisable(f"{path}: tensor {tensor.name} is {kind} already, and errors add up: take the model's f16 "
+                                 f"or bf16 file; sources are {', '.join(SOURCES)}")
 
 
 def _plan(reader: gguf.GGUFReader, path: Path, to: str) -> ConversionPlan:

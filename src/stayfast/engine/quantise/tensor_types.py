@@ -1,7 +1,7 @@
 """Which type a tensor gets when a model is quantised.
 
-Problem: a block of 32 weights with one scale costs little accuracy in a large matrix, and much in a norm, a router of experts
-or a table of positions, which are small anyway.
+Problem: a block of 32 weights with one scale costs little accuracy in a large matrix, and much in a norm, a router of
+experts or a table of positions, which are small anyway.
 Rule, that of llama.cpp's own tool as far as its formats allow:
     a matrix of weights (two dimensions, or three: experts) gets the wanted type if a row is a multiple of 32
     norms, biases, routers, positions, convolutions and whatever else is no matrix stay as they are

@@ -1,8 +1,8 @@
 """Writes a quantised model, tensor by tensor, so that a model larger than the memory needs little of it.
 
-The new file appears under its name only when it is whole: it is written under another name in the same folder, flushed to the
-disk, and renamed. Whatever ends the writing (Ctrl-C, a full disk, a damaged tensor) removes what was written; `kill -9` leaves
-a file `.NAME.*.partial`.
+The new file appears under its name only when it is whole: it is written under another name in the same folder, flushed
+to the disk, and renamed. Whatever ends the writing (Ctrl-C, a full disk, a damaged tensor) removes what was written;
+`kill -9` leaves a file `.NAME.*.partial`.
 """
 
 import os
@@ -35,7 +35,7 @@ def check_target(plan: ConversionPlan, target: Path, *, overwrite: bool) -> None
 def _check_room(plan: ConversionPlan, target: Path) -> None:
     free = shutil.disk_usage(target.parent).free
     if free < plan.n_bytes:
-        raise NotQuantisable(f"{target} needs {plan.n_bytes / 1e9:.3f} GB, and {target.parent} has {free / 1e9:.3f} GB free; "
+        raise NotQuantisable(f"{target} needs {plan.n_bytes / 1e9:.3f} GB, and its folder has {free / 1e9:.3f} GB free; "
                              "choose another folder with --output")
 
 
@@ -43,7 +43,8 @@ def write_quantised(plan: ConversionPlan, target: Path, *, overwrite: bool = Fal
                     report: Report = lambda name, share: None) -> None:
     """Write the new file. report: gets the tensor and the share of the weights that is done.
 
-    Raises NotQuantisable (see `check_target`; no room on the disk; a weight is not finite), OSError. Then there is no new file.
+    Raises NotQuantisable (see `check_target`; no room on the disk; a weight is not finite), OSError; then there is no new
+    file.
     """
     check_target(plan, target, overwrite=overwrite)
     _check_room(plan, target)
@@ -85,6 +86,6 @@ def _convert(plan: ConversionPlan, tensor: TensorPlan) -> Iterator[NDArray[np.ui
             continue
         values = gguf.quants.dequantize(part, source)
         if not np.all(np.abs(values) <= _LARGEST):  # false for NaN, too
-            raise NotQuantisable(f"{plan.path}: tensor {tensor.name} has a weight that is not finite, or larger than f16 can "
-                                 "hold. The model is damaged, or was trained so")
+            raise NotQuantisable(f"{plan.path}: tensor {tensor.name} has a weight that is not finite, or too large for "
+                                 "f16: the model is damaged, or was trained so")
         yield gguf.quants.quantize(values, target)

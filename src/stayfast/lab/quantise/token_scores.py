@@ -1,0 +1,122 @@
+"""The log-probabilities that a model gives to the tokens of a text, position by position, from the engine that will serve
+it.
+
+The server returns the N_TOP most probable tokens of a position with their log-probabilities over the whole vocabulary,
+before sampling. A token that is not among them is forced by a bias, and is then returned with its log-probability
+without the bias. So the figure of any single token is exact, for vocabularies of any size.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from stayfast.lab.quantise.loaded_model import N_SLOTS, LoadedModel, ModelFailed
+
+N_TOP: Final = 256
+_FORCE: Final = 1e6  # a bias that no other token reaches
+_NEVER: Final = -1e30  # stands for a probability of 0, as JSON has no infinity
+
+
+class PositionScores(NamedTuple):
+    """One position. text_logprob: of the token that follows in the text. top: the N_TOP most probable tokens, the first is
+    the most probable. drawn: a token drawn from the whole distribution, with its log-probability. Natural logarithms.
+    """
+
+    text_logprob: float
+    top: dict[int, float]
+    drawn: int
+    drawn_logprob: float
+
+
+class _TopToken(msgspec.Struct):
+    id: int
+    logprob: float | None = None
+
+
+class _Chosen(_TopToken):
+    top_logprobs: list[_TopToken] = []
+
+
+class _Answer(msgspec.Struct):
+    completion_probabilities: list[_Chosen]
+
+
+_DECODER: Final = msgspec.json.Decoder(_Answer)
+
+
+class TokenScorer:
+    """Scores positions with one model. seed: of the tokens that are drawn."""
+
+    def __init__(self, model: LoadedModel, seed: int) -> None:
+        self._model = model
+        self._seed = seed
+
+    async def score(self, before: Sequence[int], follows: int, slot: int) -> PositionScores:
+        """The position after `before`. Raises ModelFailed."""
+        seed = Random(f"{self._seed} {len(before)} {before[-8:]}").getrandbits(31)
+        drawn = await self._post(before, slot, N_TOP, seed=seed)
+        top = {one.id: _finite(one.logprob) for one in drawn.top_logprobs}
+        if len(top) < 1:
+            raise ModelFailed("the engine returned no log-probabilities")
+        logprob = top[follows] if follows in top else await self.score_token(before, follows, slot)
+        return PositionScores(logprob, top, drawn.id, _finite(drawn.logprob))
+
+    async def score_token(self, before: Sequence[int], token: int, slot: int) -> float:
+        """The log-probability of any token after `before`. Raises ModelFailed."""
+        forced = await self._post(before, slot, 1, logit_bias=[[token, _FORCE]])
+        if forced.id != token:
+            raise ModelFailed(f"the engine does not let token {token} be forced")
+        return _finite(forced.logprob)
+
+    async def _post(self, before: Sequence[int], slot: int, n_top: int, **options: Any) -> _Chosen:
+        body = await self._model.post("/completion", {
+            "prompt": list(before), "n_predict": 1, "n_probs": n_top, "id_slot": slot, "cache_prompt": True,
+            "samplers": ["temperature"], "temperature": 1.0, "response_fields": ["completion_probabilities"], **options})
+        chosen = _DECODER.decode(body).completion_probabilities
+        if not chosen:
+            raise ModelFailed("the engine generated no token")
+        return chosen[0]
+
+
+def _finite(logprob: float | None) -> float:
+    return _NEVER if logprob is None else max(_NEVER, logprob)
+
+
+class TextChunk(NamedTuple):
+    """Tokens of a part of a text; those from `n_context` on are scored, with all tokens of the part before them."""
+
+    tokens: list[int]
+    n_context: int
+
+    @property
+    def n_scored(self) -> int:
+        return len(self.tokens) - self.n_context
+
+
+def cut_chunks(head: Sequence[int], tokens: Sequence[int], *, size: int, n_context: int, most: int) -> list[TextChunk]:
+    """Parts of `size` tokens that do not overlap, each after the tokens `head`; spread over the text if there are more than
+    `most`. A rest is left out.
+    """
+    starts = range(0, len(tokens) - size + 1, size)
+    step = max(1.0, len(starts) / most)
+    chosen = [starts[int(n * step)] for n in range(min(most, len(starts)))]
+    return [TextChunk([*head, *tokens[start:start + size]], len(head) + n_context) for start in chosen]
+
+
+async def run_chunks(chunks: Sequence[TextChunk], work: Callable[[int, int], Awaitable[None]]) -> None:
+    """Run `work(number of the chunk, slot)` for all, one a slot at a time. Raises ModelFailed."""
+    numbers = iter(range(len(chunks)))
+
+    async def use(slot: int) -> None:
+        for number in numbers:
+            await work(number, slot)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for slot in range(N_SLOTS):
+                tasks.create_task(use(slot))
+    except* ModelFailed as failed:
+        raise failed.exceptions[0] from None
