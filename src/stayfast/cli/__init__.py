@@ -174,6 +174,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_monitoring(commands)
     commands.add_parser("plan", help="predict what changes would bring, from your own traffic", add_help=False,
                         module="stayfast.cli.plan")
+    commands.add_parser("quantise", help="write a GGUF model with smaller weights, and measure what that costs",
+                        add_help=False, module="stayfast.cli.quantise")
     _add_prove(commands)
 
     commands.add_parser("version", help="print the version")

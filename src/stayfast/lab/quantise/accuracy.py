@@ -157,5 +157,4 @@ def _estimate(means: Sequence[float]) -> Estimate95:
 def _perplexity(means: Sequence[float], less: float = 0.0) -> Estimate95:
     """Of equally long chunks' means of a logarithm."""
     ends = _estimate(means)
-    value, low, high = (exp(min(_LARGEST_LOG, max(-_LARGEST_LOG, end))) - less for end in (ends.value, ends.low, ends.high))
-    return Estimate95(value, low, high)
+    return Estimate95(*(exp(min(_LARGEST_LOG, end)) - less for end in (ends.value, ends.low, ends.high)))

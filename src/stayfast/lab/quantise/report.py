@@ -1,8 +1,9 @@
 """The report of a quantised model: a JSON file beside it, which `stayfast plan --model` reads, and a text."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -10,9 +11,16 @@ from stayfast.lab.quantise.accuracy import AccuracyFigures, Estimate95
 from stayfast.lab.quantise.questions import QuestionFigures
 from stayfast.lab.quantise.speed import SpeedFigures
 
-HOLDS, EXCEEDS, INCONCLUSIVE, NOT_CHECKED = "holds", "exceeds the bound", "inconclusive", "not checked"
 KV_TYPES: Final = ("f16", "q8_0", "q4_0")
-VerdictWord = Literal["holds", "exceeds the bound", "inconclusive", "not checked"]
+
+
+class QuantiseVerdict(StrEnum):
+    """Whether the loss is within its bound."""
+
+    HOLDS = "holds"
+    EXCEEDS = "exceeds the bound"
+    INCONCLUSIVE = "inconclusive"
+    NOT_CHECKED = "not checked"
 
 
 class UnreadableReport(ValueError):
@@ -30,7 +38,7 @@ class ModelSide(msgspec.Struct, frozen=True):
 
 
 class LossBounds(msgspec.Struct, frozen=True):
-    """The largest losses that are accepted: of the perplexity as a share, KL in nats a token, of right answers as a share."""
+    """The largest losses that are accepted: shares of the perplexity and of the questions; KL in nats a token."""
 
     perplexity: float = 0.02
     kl: float = 0.03
@@ -43,7 +51,7 @@ class LossVerdict(msgspec.Struct, frozen=True):
     measure: str
     loss: Estimate95
     bound: float
-    verdict: VerdictWord
+    verdict: QuantiseVerdict
 
 
 class QuantiseReport(msgspec.Struct, frozen=True):
@@ -57,12 +65,12 @@ class QuantiseReport(msgspec.Struct, frozen=True):
     accuracy: AccuracyFigures | None = None
     questions: QuestionFigures | None = None
     verdicts: tuple[LossVerdict, ...] = ()
-    verdict: VerdictWord = NOT_CHECKED
+    verdict: QuantiseVerdict = QuantiseVerdict.NOT_CHECKED
     notes: tuple[str, ...] = ()
 
 
 def judge(accuracy: AccuracyFigures | None, questions: QuestionFigures | None,
-          bounds: LossBounds) -> tuple[tuple[LossVerdict, ...], VerdictWord]:
+          bounds: LossBounds) -> tuple[tuple[LossVerdict, ...], QuantiseVerdict]:
     """The verdict of each measure, and of all: the worst of them."""
     found: list[LossVerdict] = []
     if accuracy is not None:
@@ -71,13 +79,14 @@ def judge(accuracy: AccuracyFigures | None, questions: QuestionFigures | None,
     if questions is not None:
         found.append(judge_loss("questions", questions.loss, bounds.questions))
     words = {one.verdict for one in found}
-    worst: Iterable[VerdictWord] = (word for word in (EXCEEDS, INCONCLUSIVE, HOLDS) if word in words)
-    return tuple(found), next(iter(worst), NOT_CHECKED)
+    worst = (QuantiseVerdict.EXCEEDS, QuantiseVerdict.INCONCLUSIVE, QuantiseVerdict.HOLDS)
+    return tuple(found), next((word for word in worst if word in words), QuantiseVerdict.NOT_CHECKED)
 
 
 def judge_loss(measure: str, loss: Estimate95, bound: float) -> LossVerdict:
     """Holds only if the whole interval is within the bound."""
-    word: VerdictWord = HOLDS if loss.high <= bound else EXCEEDS if loss.low > bound else INCONCLUSIVE
+    word = (QuantiseVerdict.HOLDS if loss.high <= bound else QuantiseVerdict.EXCEEDS if loss.low > bound else
+            QuantiseVerdict.INCONCLUSIVE)
     return LossVerdict(measure, loss, bound, word)
 
 

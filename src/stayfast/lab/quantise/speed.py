@@ -1,10 +1,11 @@
 """Tokens per second of both models, in turn: prompts, and answers of one request at a time.
 
-Rule: in each round both models read the same prompt and generate the same number of tokens, in an order that alternates, so that
-a busy machine slows down both. The times are the engine's own. The interval is Student's t over the logarithms of the rounds'
-ratios.
-When it is wrong: with many requests at a time a decode step is bound by arithmetic, not by reading the weights, and smaller
-weights gain less. The prompt is computed anew in each round.
+Rule: in each round both models read the same prompt and generate the same number of tokens, in an order that
+alternates, so that a busy machine slows down both. The times are the engine's own. The interval is Student's t over the
+logarithms of the rounds' ratios.
+When it is wrong: with many requests at a time a decode step is bound by arithmetic, not by reading the weights, and
+smaller weights gain less. The prompt is computed anew in each round, of which there are as many as fit into 20 s, but 8
+to 40.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +15,14 @@ from typing import Final
 
 import msgspec
 
+from stayfast.core.clock import SystemClock
 from stayfast.lab.harness.intervals import mean_interval
 from stayfast.lab.quantise.accuracy import Estimate95
 from stayfast.lab.quantise.loaded_model import LoadedModel, ModelFailed
 
-N_ROUNDS: Final = 10
+LEAST_ROUNDS: Final = 8
+MOST_ROUNDS: Final = 40
+ENOUGH_S: Final = 20.0  # no further rounds after this time
 PROMPT_TOKENS: Final = 128
 ANSWER_TOKENS: Final = 64
 
@@ -46,18 +50,21 @@ class _Answer(msgspec.Struct):
 
 
 async def measure_speed(models: Sequence[LoadedModel], tokens: Sequence[int], n_threads: int,
-                        report: Callable[[float], None], *, n_rounds: int = N_ROUNDS) -> SpeedFigures:
+                        report: Callable[[float], None], *, most_rounds: int = MOST_ROUNDS) -> SpeedFigures:
     """models: before and after. tokens: of any text; its first ones are the prompt. Raises ModelFailed."""
     rounds: list[Mapping[int, _Timings]] = []
-    for number in range(n_rounds + 1):
+    began = SystemClock.now()
+    for number in range(most_rounds + 1):
         order = (0, 1) if number % 2 else (1, 0)
         found = {which: await _time_request(models[which], tokens[:PROMPT_TOKENS]) for which in order}
         if number:  # the first round warms up
             rounds.append(found)
-        report(number / n_rounds)
+        report(number / most_rounds)
+        if number >= LEAST_ROUNDS and SystemClock.now() - began > ENOUGH_S:
+            break
     prompts, answers = ([[getattr(one[which], name) for one in rounds] for which in (0, 1)]
                         for name in ("prompt_per_second", "predicted_per_second"))
-    return SpeedFigures(n_rounds, n_threads, median(prompts[0]), median(prompts[1]), _ratio(*prompts), median(answers[0]),
+    return SpeedFigures(len(rounds), n_threads, median(prompts[0]), median(prompts[1]), _ratio(*prompts), median(answers[0]),
                         median(answers[1]), _ratio(*answers))
 
 

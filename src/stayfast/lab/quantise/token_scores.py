@@ -17,7 +17,7 @@ from stayfast.lab.quantise.loaded_model import N_SLOTS, LoadedModel, ModelFailed
 
 N_TOP: Final = 256
 _FORCE: Final = 1e6  # a bias that no other token reaches
-_NEVER: Final = -1e30  # stands for a probability of 0, as JSON has no infinity
+LEAST_LOGPROB: Final = -103.28  # the engine has probabilities in f32: smaller ones than 1.4e-45 are 0 there
 
 
 class PositionScores(NamedTuple):
@@ -82,7 +82,7 @@ class TokenScorer:
 
 
 def _finite(logprob: float | None) -> float:
-    return _NEVER if logprob is None else max(_NEVER, logprob)
+    return LEAST_LOGPROB if logprob is None else max(LEAST_LOGPROB, logprob)
 
 
 class TextChunk(NamedTuple):
