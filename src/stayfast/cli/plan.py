@@ -16,9 +16,11 @@ from stayfast.lab.plan.break_even import BreakEven, break_even_hosted, break_eve
 from stayfast.lab.plan.changes import CHANGES, Change, default_changes, parse_changes
 from stayfast.lab.plan.model_memory import BYTES_OF, MemoryPlan, plan_memory, read_shape
 from stayfast.lab.plan.predict import PlanResult, plan_route
+from stayfast.lab.plan.quantised import QuantisedMemory, format_quantised, plan_quantised, use_measured_speed
 from stayfast.lab.plan.report import format_break_even, format_memory, format_plan
 from stayfast.lab.plan.traffic import RouteTraffic, TooLittleTraffic, pick_route, read_log, read_report
 from stayfast.lab.plan.workload import KnownSettings, TrafficModel, build_model, known_settings
+from stayfast.lab.quantise.report import find_reports
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.traffic_rows import TrafficLine
 from stayfast.policy.slo import Latency
@@ -49,6 +51,7 @@ class PlanOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     plan: PlanResult | None = None
     break_even: BreakEven | None = None
     memory: MemoryPlan | None = None
+    quantised: Sequence[QuantisedMemory] = ()
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -65,12 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     wanted = parse_changes(arguments.change or [])
-    memory_bytes, bandwidth = parse_bytes(arguments.memory), parse_bytes(arguments.bandwidth)
-    shape = None if arguments.model is None else read_shape(Path(arguments.model))
-    if shape is not None and arguments.source is None:
-        found = plan_memory(shape, dtype=arguments.dtype, kv=arguments.kv, live_tokens=arguments.tokens or _LIVE_TOKENS,
-                            memory_bytes=memory_bytes, bandwidth=bandwidth)
-        _print(PlanOutput(memory=found), is_json=arguments.json)
+    if arguments.model is not None and arguments.source is None:
+        memory, quantised = _plan_model(arguments, arguments.tokens or _LIVE_TOKENS)
+        _print(PlanOutput(memory=memory, quantised=quantised), is_json=arguments.json)
         return 0
     traffic = _read_traffic(arguments)
     known = KnownSettings()
@@ -83,13 +83,24 @@ def _run(arguments: argparse.Namespace) -> int:
     model = build_model(traffic, known)
     if not model.scenario.fits:
         raise TooLittleTraffic("no upstream answered enough requests of this log")
-    plan = _predict(model, wanted, arguments)
-    memory = None if shape is None else plan_memory(
-        shape, dtype=arguments.dtype, kv=arguments.kv, live_tokens=arguments.tokens or live_tokens(traffic.rows),
-        memory_bytes=memory_bytes, bandwidth=bandwidth)
+    memory, quantised = _plan_model(arguments, arguments.tokens or live_tokens(traffic.rows))
+    plan = _predict(model, wanted, quantised, arguments)
     even = compute_break_even(model, plan, arguments) if plan.is_reproduced else None
-    _print(PlanOutput(plan, even, memory), is_json=arguments.json)
+    _print(PlanOutput(plan, even, memory, quantised), is_json=arguments.json)
     return 0 if plan.is_reproduced else EXIT_NOT_REPRODUCED
+
+
+def _plan_model(arguments: argparse.Namespace, n_live: float) -> tuple[MemoryPlan | None, list[QuantisedMemory]]:
+    """The memory of the model, and what is known of it quantised. Raises ValueError, OSError."""
+    memory_bytes, bandwidth = parse_bytes(arguments.memory), parse_bytes(arguments.bandwidth)
+    if arguments.model is None:
+        return None, []
+    path = Path(arguments.model)
+    shape = read_shape(path)
+    memory = plan_memory(shape, dtype=arguments.dtype, kv=arguments.kv, live_tokens=n_live, memory_bytes=memory_bytes,
+                         bandwidth=bandwidth)
+    return memory, plan_quantised(shape, find_reports(path), kv=arguments.kv, live_tokens=n_live, memory_bytes=memory_bytes,
+                                  bandwidth=bandwidth)
 
 
 def _load(path: str) -> Settings:
@@ -114,8 +125,10 @@ def _read_traffic(arguments: argparse.Namespace) -> RouteTraffic:
     return replace(traffic, rows=traffic.rows[-arguments.requests:])
 
 
-def _predict(model: TrafficModel, wanted: Sequence[tuple[Change, float]], arguments: argparse.Namespace) -> PlanResult:
+def _predict(model: TrafficModel, wanted: Sequence[tuple[Change, float]], quantised: Sequence[QuantisedMemory],
+             arguments: argparse.Namespace) -> PlanResult:
     candidates, left = default_changes(model)
+    candidates, wanted = use_measured_speed(candidates, quantised), use_measured_speed(wanted, quantised)
     promise = model.scenario.route.slo.ttft or Latency()
     if arguments.promise_s is not None:
         promise = Latency(arguments.promise_s, promise.share)
@@ -179,6 +192,7 @@ def _print(output: PlanOutput, *, is_json: bool) -> None:
     parts = [format_plan(output.plan)] if output.plan is not None else []
     parts += [format_break_even(output.break_even)] if output.break_even is not None else []
     parts += [format_memory(output.memory)] if output.memory is not None else []
+    parts += [format_quantised(output.quantised)] if output.quantised else []
     lines = "\n".join(parts).split("\n")
     sys.stdout.write("\n".join(make_printable(line) for line in lines))  # names of a log of anywhere
 

@@ -13,6 +13,7 @@ from stayfast.cli.terminal import ProgressLine
 from stayfast.core.units import make_printable
 from stayfast.engine.quantise.model_file import ConversionPlan, NotQuantisable, plan_conversion
 from stayfast.engine.quantise.writer import check_target, write_quantised
+from stayfast.lab.plan.model_memory import UnreadableModel, read_shape
 from stayfast.lab.quantise.accuracy import TextTooShort
 from stayfast.lab.quantise.check import (
     DEFAULT_TEXT,
@@ -25,7 +26,7 @@ from stayfast.lab.quantise.check import (
 )
 from stayfast.lab.quantise.loaded_model import ModelFailed
 from stayfast.lab.quantise.questions import UnreadableQuestions, read_questions
-from stayfast.lab.quantise.report import LossBounds, QuantiseVerdict, write_report
+from stayfast.lab.quantise.report import KV_TYPES, LossBounds, QuantiseVerdict, write_report
 from stayfast.lab.quantise.report_text import format_report
 
 EXIT_NOT_WRITTEN = 2
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         found, failure = _check(plan, target, options, lambda name, share: line.show([name], share))
     line.clear()
     bounds = LossBounds(arguments.max_perplexity_loss, arguments.max_kl, arguments.max_answers_lost)
-    report = make_report(plan, target, found, bounds)
+    report = make_report(plan, target, found, bounds, _kv_bytes(source))
     path = write_report(report, target)
     if arguments.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
@@ -92,6 +93,15 @@ def _check(plan: ConversionPlan, target: Path, options: CheckOptions,
         return asyncio.run(check_model(plan.path, target, options, report)), ""
     except (ModelFailed, TextTooShort) as error:
         return None, str(error)
+
+
+def _kv_bytes(path: Path) -> dict[str, float] | None:
+    """By the type of the cache; None: the metadata lack the shape."""
+    try:
+        shape = read_shape(path)
+    except UnreadableModel:
+        return None
+    return {kind: shape.kv_bytes_per_token(kind) for kind in KV_TYPES}
 
 
 def _refuse(line: ProgressLine, why: str) -> int:

@@ -10,11 +10,10 @@ import msgspec
 
 from stayfast.engine.process import n_cores
 from stayfast.engine.quantise.model_file import ConversionPlan
-from stayfast.lab.plan.model_memory import UnreadableModel, read_shape
 from stayfast.lab.quantise.accuracy import AccuracyFigures, compare_scores, cut_text, score_source, summarise_losses
 from stayfast.lab.quantise.loaded_model import load_model
 from stayfast.lab.quantise.questions import Question, QuestionFigures, answer_questions, compare_answers, count_needed
-from stayfast.lab.quantise.report import KV_TYPES, LossBounds, ModelSide, QuantiseReport, judge
+from stayfast.lab.quantise.report import LossBounds, ModelSide, QuantiseReport, judge
 from stayfast.lab.quantise.speed import MOST_ROUNDS, SpeedFigures, measure_speed
 from stayfast.lab.quantise.token_scores import TokenScorer
 
@@ -81,8 +80,9 @@ async def check_model(before: Path, after: Path, options: CheckOptions, report: 
     return CheckFigures(summarise_losses(options.text_name, losses), questions, speed, resident)
 
 
-def make_report(plan: ConversionPlan, target: Path, found: CheckFigures | None, bounds: LossBounds) -> QuantiseReport:
-    """found: None: only converted."""
+def make_report(plan: ConversionPlan, target: Path, found: CheckFigures | None, bounds: LossBounds,
+                kv_bytes_per_token: dict[str, float] | None) -> QuantiseReport:
+    """found: None: only converted. kv_bytes_per_token: by the type of the cache."""
     before, after = found.resident_bytes if found is not None else (None, None)
     accuracy, questions = (found.accuracy, found.questions) if found is not None else (None, None)
     verdicts, verdict = judge(accuracy, questions, bounds)
@@ -97,7 +97,7 @@ def make_report(plan: ConversionPlan, target: Path, found: CheckFigures | None, 
                            _bytes_by_type([(one.source, one.rows.nbytes) for one in plan.tensors]), before),
         ModelSide(target.name, plan.n_bytes, plan.weight_bytes[1],
                   _bytes_by_type([(one.target, one.n_bytes) for one in plan.tensors]), after),
-        _kv_bytes(plan.path), None if found is None else found.speed, accuracy, questions, verdicts, verdict, tuple(notes))
+        kv_bytes_per_token, None if found is None else found.speed, accuracy, questions, verdicts, verdict, tuple(notes))
 
 
 def _bytes_by_type(tensors: Sequence[tuple[str, int]]) -> dict[str, int]:
@@ -105,11 +105,3 @@ def _bytes_by_type(tensors: Sequence[tuple[str, int]]) -> dict[str, int]:
     for kind, n_bytes in tensors:
         found[kind] = found.get(kind, 0) + n_bytes
     return found
-
-
-def _kv_bytes(path: Path) -> dict[str, float] | None:
-    try:
-        shape = read_shape(path)
-    except UnreadableModel:
-        return None
-    return {kind: shape.kv_bytes_per_token(kind) for kind in KV_TYPES}

@@ -53,7 +53,7 @@ def _types(side: ModelSide) -> str:
 
 
 def _row(name: str, before: str, after: str, more: str) -> str:
-    return f"  {name:22}{before:>12}{after:>12}  {more}"
+    return f"  {name:22}{before:>12}{after:>12}  {more}".rstrip()
 
 
 def _speed(speed: SpeedFigures) -> Iterator[str]:
