@@ -1,9 +1,10 @@
-"""Writes the inputs of the measurement in docs/quantise.md into a folder: the shipped model in f16, questions that it was not
-trained on with the right answers, and a text of the same questions and answers.
+"""Writes the inputs of the measurement in docs/quantise.md into a folder: the shipped model in f16, questions that it was
+not trained on with the right answers, and a text of the same questions and answers.
 
     python scripts/quantise_inputs.py DIR
 
-The shipped model is q8_0; its weights in f16 are those of q8_0, so that losses are against q8_0, not against the training's f32.
+The shipped model is q8_0; its weights in f16 are those of q8_0, so that losses are against q8_0, not against the
+training's f32.
 """
 
 import argparse

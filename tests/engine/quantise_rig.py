@@ -1,4 +1,4 @@
-"""What the tests of quantisation share: models in other types, written by the `gguf` package, and a forward pass in numpy."""
+"""What the tests of quantisation share: models in other types, by the `gguf` package, and a forward pass in numpy."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +13,10 @@ Floats = NDArray[np.float32]
 N_HEADS, EPSILON = 4, 1e-5
 
 
-def write_model(path: Path, kind: str = "f16", *, n_embd: int = 64, n_layer: int = 2, is_tied: bool = False) -> Path:
+def write_model(path: Path, kind: str = "f16", *, n_embd: int = 64, n_layer: int = 2, is_tied: bool = False,
+                ban: float = -30.0) -> Path:
     """A random llama whose matrices are of that type; `f32` as it is."""
-    plain = write_random_gguf(path.with_suffix(".plain"), n_embd=n_embd, n_layer=n_layer)
+    plain = write_random_gguf(path.with_suffix(".plain"), n_embd=n_embd, n_layer=n_layer, ban=ban)
     return rewrite(plain, path, kind, left_out=("output.weight",) if is_tied else ())
 
 
@@ -28,7 +29,7 @@ def rewrite(source: Path, target: Path, kind: str, *, left_out: Sequence[str] = 
             writer.add_key_value(name, field.contents(), field.types[0], sub_type=field.types[-1] if is_array else None)
     writer.add_file_type(1)
     writer.add_array("test.floats", [0.25, -1.5])
-    writer.add_bool("test.flag", True)  # noqa: FBT003
+    writer.add_bool("test.flag", True)
     writer.add_string("test.text", "naïve ☃")
     for tensor in reader.tensors:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)

@@ -13,10 +13,10 @@ _LETTERS = range(ord("a"), ord("z") + 1)
 _TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['content'] }}<|im_end|>{% endfor %}<|im_start|>"
 
 
-def write_random_gguf(path: Path, *, n_embd: int = 128, n_layer: int = 4) -> Path:
-    """Write the model; returns `path`. 128 x 4 makes a file of 3.5 MB."""
+def write_random_gguf(path: Path, *, n_embd: int = 128, n_layer: int = 4, ban: float = -30.0) -> Path:
+    """Write the model; returns `path`. 128 x 4 makes a file of 3.5 MB. ban: the weight of all but letters."""
     tokens = [*_byte_tokens(), "<|im_start|>", "<|im_end|>"]
-    tensors = _tensors(n_embd, n_layer, len(tokens))
+    tensors = _tensors(n_embd, n_layer, len(tokens), ban)
     metadata = [
         _pair("general.architecture", _string("llama"), _STRING),
         _pair("llama.context_length", struct.pack("<I", 32_768), _U32),
@@ -44,7 +44,7 @@ def write_random_gguf(path: Path, *, n_embd: int = 128, n_layer: int = 4) -> Pat
     return path
 
 
-def _tensors(n_embd: int, n_layer: int, n_vocab: int) -> list[tuple[str, tuple[int, ...], "array[float]"]]:
+def _tensors(n_embd: int, n_layer: int, n_vocab: int, ban: float) -> list[tuple[str, tuple[int, ...], "array[float]"]]:
     rng = random.Random(1)
     noise = array("f", (rng.gauss(0.0, 0.05) for _ in range(10_007)))  # repeated: nobody learns from these weights
 
@@ -56,7 +56,7 @@ def _tensors(n_embd: int, n_layer: int, n_vocab: int) -> list[tuple[str, tuple[i
     embedding, output = weights(n_vocab * n_embd), weights(n_vocab * n_embd)
     for token in range(n_vocab):
         embedding[token * n_embd] = 10.0
-        output[token * n_embd] = 0.0 if token in _LETTERS else -30.0
+        output[token * n_embd] = 0.0 if token in _LETTERS else ban
     ones = array("f", [1.0]) * n_embd
     tensors = [("token_embd.weight", (n_embd, n_vocab), embedding), ("output.weight", (n_embd, n_vocab), output),
                ("output_norm.weight", (n_embd,), ones)]

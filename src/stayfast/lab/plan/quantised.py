@@ -45,8 +45,8 @@ def plan_quantised(shape: ModelShape, reports: Mapping[Path, QuantiseReport], *,
         return plan_memory(replace(shape, name=file, file_bytes=n_bytes), dtype=None, kv=kv, live_tokens=live_tokens,
                            memory_bytes=memory_bytes, bandwidth=bandwidth)
 
-    return [QuantisedMemory(plan(one.before.file, one.before.weight_bytes), plan(one.after.file, one.after.weight_bytes), one,
-                            str(path)) for path, one in reports.items()]
+    return [QuantisedMemory(plan(one.before.file, one.before.weight_bytes), plan(one.after.file, one.after.weight_bytes),
+                            one, str(path)) for path, one in reports.items()]
 
 
 def use_measured_speed(changes: Sequence[tuple[Change, float]],
@@ -66,7 +66,8 @@ def format_quantised(found: Sequence[QuantisedMemory]) -> str:
     """Each quantised model as text of at most 80 columns."""
     lines = []
     for one in found:
-        lines += [f"quantise to {one.measured.to}: {one.after.model}", f"  weights {_change(one, 'weight_bytes', 1e9, ' GB')}"]
+        lines += [f"quantise to {one.measured.to}: {one.after.model}",
+                  f"  weights {_change(one, 'weight_bytes', 1e9, ' GB')}"]
         if one.before.most_concurrent is not None:
             lines.append(f"  most requests at a time: {one.before.most_concurrent:,} -> {one.after.most_concurrent:,}")
         if one.before.tokens_per_s_alone is not None:
@@ -74,8 +75,8 @@ def format_quantised(found: Sequence[QuantisedMemory]) -> str:
         speed = one.measured.speed
         if speed is not None:
             ratio = speed.answer_ratio
-            lines.append(f"  measured: {format_digits(speed.answer_before)} -> {format_digits(speed.answer_after)} tokens/s for "
-                         f"one answer, x {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]")
+            lines.append(f"  measured: {format_digits(speed.answer_before)} -> {format_digits(speed.answer_after)} tokens/s "
+                         f"for one answer, x {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]")
         lines += [f"  {format_change(one.measured)}", f"  source: {one.report}"]
     return "\n".join(part for line in lines for part in textwrap.wrap(
         line, _COLUMNS, subsequent_indent="    ", drop_whitespace=False)) + "\n"

@@ -15,7 +15,7 @@ from stayfast.lab.quantise.loaded_model import load_model
 from stayfast.lab.quantise.questions import Question, QuestionFigures, answer_questions, compare_answers, count_needed
 from stayfast.lab.quantise.report import LossBounds, ModelSide, QuantiseReport, judge
 from stayfast.lab.quantise.speed import MOST_ROUNDS, SpeedFigures, measure_speed
-from stayfast.lab.quantise.token_scores import TokenScorer
+from stayfast.lab.quantise.token_scores import make_scorer
 
 DEFAULT_TEXT: Final = "the text that comes with Stayfast"
 MOST_CHUNKS: Final = 24
@@ -66,11 +66,11 @@ async def check_model(before: Path, after: Path, options: CheckOptions, report: 
         source = await stack.enter_async_context(load_model(before, ctx_per_slot=options.ctx_tokens,
                                                             n_threads=options.n_threads))
         chunks = await cut_text(source, options.text, most_chunks=options.most_chunks)
-        scores = await score_source(TokenScorer(source, options.seed), chunks, step("text, before"))
+        scores = await score_source(await make_scorer(source, options.seed), chunks, step("text, before"))
         answers = await answer_questions(source, options.questions, step("questions, before"))
         quantised = await stack.enter_async_context(load_model(after, ctx_per_slot=options.ctx_tokens,
                                                                n_threads=options.n_threads))
-        losses = await compare_scores(TokenScorer(quantised, options.seed), chunks, scores, step("text, after"))
+        losses = await compare_scores(await make_scorer(quantised, options.seed), chunks, scores, step("text, after"))
         new_answers = await answer_questions(quantised, options.questions, step("questions, after"))
         tokens = [token for chunk in chunks for token in chunk.tokens]
         speed = await measure_speed((source, quantised), tokens, options.n_threads or max(1, n_cores() - 1), step("speed"),

@@ -17,7 +17,8 @@ from stayfast.lab.quantise.questions import (
 
 
 def test_read_questions_yaml_and_json_lines_are_equal(tmp_path: Path) -> None:
-    (tmp_path / "q.yaml").write_text("- {question: '2 + 2?', expected: '4'}\n- {question: 'Capital?', contains: [paris, france]}\n")
+    (tmp_path / "q.yaml").write_text("- {question: '2 + 2?', expected: '4'}\n"
+                                     "- {question: 'Capital?', contains: [paris, france]}\n")
     (tmp_path / "q.jsonl").write_text('{"question": "2 + 2?", "expected": "4"}\n\n'
                                       '{"question": "Capital?", "contains": ["paris", "france"]}\n')
     assert read_questions(tmp_path / "q.yaml") == read_questions(tmp_path / "q.jsonl")
