@@ -68,8 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     wanted = parse_changes(arguments.change or [])
+    sizes = parse_bytes(arguments.memory), parse_bytes(arguments.bandwidth)
     if arguments.model is not None and arguments.source is None:
-        memory, quantised = _plan_model(arguments, arguments.tokens or _LIVE_TOKENS)
+        memory, quantised = _plan_model(arguments, sizes, arguments.tokens or _LIVE_TOKENS)
         _print(PlanOutput(memory=memory, quantised=quantised), is_json=arguments.json)
         return 0
     traffic = _read_traffic(arguments)
@@ -83,18 +84,19 @@ def _run(arguments: argparse.Namespace) -> int:
     model = build_model(traffic, known)
     if not model.scenario.fits:
         raise TooLittleTraffic("no upstream answered enough requests of this log")
-    memory, quantised = _plan_model(arguments, arguments.tokens or live_tokens(traffic.rows))
+    memory, quantised = _plan_model(arguments, sizes, arguments.tokens or live_tokens(traffic.rows))
     plan = _predict(model, wanted, quantised, arguments)
     even = compute_break_even(model, plan, arguments) if plan.is_reproduced else None
     _print(PlanOutput(plan, even, memory, quantised), is_json=arguments.json)
     return 0 if plan.is_reproduced else EXIT_NOT_REPRODUCED
 
 
-def _plan_model(arguments: argparse.Namespace, n_live: float) -> tuple[MemoryPlan | None, list[QuantisedMemory]]:
-    """The memory of the model, and what is known of it quantised. Raises ValueError, OSError."""
-    memory_bytes, bandwidth = parse_bytes(arguments.memory), parse_bytes(arguments.bandwidth)
+def _plan_model(arguments: argparse.Namespace, sizes: tuple[float | None, float | None],
+                n_live: float) -> tuple[MemoryPlan | None, list[QuantisedMemory]]:
+    """The memory of the model, and what is known of it quantised. sizes: memory and bandwidth. Raises ValueError, OSError."""
     if arguments.model is None:
         return None, []
+    memory_bytes, bandwidth = sizes
     path = Path(arguments.model)
     shape = read_shape(path)
     memory = plan_memory(shape, dtype=arguments.dtype, kv=arguments.kv, live_tokens=n_live, memory_bytes=memory_bytes,
