@@ -3,7 +3,7 @@
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from stayfast.core.setting import SettingDoc, check_bounds
 
@@ -14,12 +14,20 @@ TINY_PATH = Path(__file__).parent / "models" / "stayfast-tiny-q8_0.gguf"
 
 _GGUF_MAGIC = b"GGUF"
 
+CacheType = Literal["f16", "q8_0", "q4_0"]
+EngineTask = Literal["generate", "embed", "rerank"]
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Seconds, tokens, MiB."""
 
     model: Annotated[str, SettingDoc("`tiny` (comes with Stayfast) or the path of a GGUF file.")] = TINY
+    task: Annotated[EngineTask, SettingDoc(
+        "generate: answers. embed: vectors of texts (/v1/embeddings). rerank: scores of documents (/v1/rerank); the model "
+        "must be a reranker.")] = "generate"
+    pooling: Annotated[Literal["auto", "mean", "cls", "last"], SettingDoc(
+        "Of `embed`: how the vectors of tokens become one. auto: as the file says; last, where it says nothing.")] = "auto"
     n_threads: Annotated[int, SettingDoc("Engine threads; 0: one less than the cores.", minimum=0, maximum=512)] = 0
     n_slots: Annotated[int, SettingDoc("Answers generated at the same time.", minimum=1, maximum=256)] = 4
     ctx_per_slot: Annotated[int, SettingDoc(
@@ -29,6 +37,10 @@ class EngineConfig:
     # llama.cpp's own default is 8 GiB
     prompt_cache_mib: Annotated[int, SettingDoc(
         "Memory for the prompts of idle slots, MiB.", minimum=0, maximum=1_048_576)] = 256
+    cache_type_k: Annotated[CacheType, SettingDoc(
+        "Type of the keys in the KV cache: f16, q8_0 (53 % of the memory of f16) or q4_0 (28 %).")] = "f16"
+    cache_type_v: Annotated[CacheType, SettingDoc(
+        "Type of the values in the KV cache; another one than f16 turns flash attention on.")] = "f16"
     ready_timeout_s: Annotated[float, SettingDoc("Time limit for loading the model.", more_than=0, maximum=3600)] = 30.0
     restart_base_s: Annotated[float, SettingDoc(
         "Wait before the first restart after a crash; doubles each time.", more_than=0, maximum=3600)] = 0.25

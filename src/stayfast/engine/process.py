@@ -28,13 +28,16 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.events import EngineState, Sink
-from stayfast.engine.config import EngineConfig, check_runnable
+from stayfast.engine.config import EngineConfig, EngineTask, check_runnable
 from stayfast.policy.resilience.retry import backoff_s
 
-_BODY = (b'{"messages":[{"role":"user","content":"Hi"}],"max_tokens":1,"stream":true,'
-         b'"stream_options":{"include_usage":true}}')
-_REQUEST = (b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s") % (len(_BODY), _BODY)
+_BODIES = {
+    "generate": (b"chat/completions", b'{"messages":[{"role":"user","content":"Hi"}],"max_tokens":1,"stream":true,'
+                                      b'"stream_options":{"include_usage":true}}'),
+    "embed": (b"embeddings", b'{"input":"Hi"}'), "rerank": (b"rerank", b'{"query":"Hi","documents":["Hi"]}')}
+_REQUESTS = {task: (b"POST /v1/%b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b") % (path, len(body), body)
+             for task, (path, body) in _BODIES.items()}
 
 
 class EngineProbeError(Exception):
@@ -49,18 +52,21 @@ class _Event(msgspec.Struct):
     usage: _Usage | None = None
 
 
-async def probe_token(host: str, port: int) -> None:
-    """Return once a token was generated. Raises OSError (no connection) or EngineProbeError. Has no time-out.
+async def probe_engine(host: str, port: int, task: EngineTask) -> None:
+    """Return once a token was generated, or a text became a vector or a score. Raises OSError (no connection) or
+    EngineProbeError. Has no time-out.
 
     Checks the usage at the end, not the text: a first token may be half a character, without text. Chunked framing is
     skipped, not parsed: each event is a chunk, so no line is split.
     """
     reader, writer = await asyncio.open_connection(host, port)
     try:
-        writer.write(_REQUEST)
+        writer.write(_REQUESTS[task])
         status = (await reader.readline()).split(b" ", 2)
         if len(status) < 2 or status[1] != b"200":
             raise EngineProbeError(f"status {status[1].decode('latin-1') if len(status) > 1 else 'missing'}")
+        if task != "generate":
+            return
         async for line in reader:
             if line.startswith(b"data: {") and _n_tokens(line[len(b"data: "):]) > 0:
                 return
@@ -176,7 +182,8 @@ def child_command(config: EngineConfig, port: int) -> list[str]:
         "model": str(config.model_path), "host": HOST, "port": port,
         "n_threads": config.n_threads or max(1, n_cores() - 1), "n_slots": config.n_slots,
         "ctx_per_slot": config.ctx_per_slot, "prompt_cache_mib": config.prompt_cache_mib,
-        "alias": config.alias, "temperature": config.default_temperature,
+        "alias": config.alias, "temperature": config.default_temperature, "task": config.task, "pooling": config.pooling,
+        "cache_type_k": config.cache_type_k, "cache_type_v": config.cache_type_v,
     }
     # -P: a json.py in the operator's working directory must not be imported
     return [sys.executable, "-P", "-m", "stayfast.engine.child", json.dumps(launch)]
@@ -308,7 +315,7 @@ class Engine:
             async with asyncio.timeout(self._config.ready_timeout_s):
                 if await process.stdout.readline():  # else EOF: it ended during loading
                     self._last_words.begin_serving()
-                    await probe_token(HOST, port)
+                    await probe_engine(HOST, port, self._config.task)
                     self._ready_at = self._clock.now()
                     self._enter(EnginePhase.READY)
                     self._settled.set()

@@ -19,6 +19,10 @@ from stayfast.wire.dialect import parse_object
 from stayfast.wire.output_limit import find_output_schema, short_limit
 
 Address = tuple[str, int]
+ANSWER_APIS = frozenset(Api) - {Api.EMBEDDINGS}
+TASK_APIS: Mapping[str, frozenset[Api]] = {
+    "generate": ANSWER_APIS, "embed": frozenset((Api.EMBEDDINGS,)), "rerank": frozenset()}
+NATIVE_LOCAL_APIS = frozenset((Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS))  # of llama.cpp; others are translated
 RESTART_TAKES_S = 1.0
 _MEDIA_TYPES = ("image", "image_url", "input_image", "input_audio", "file", "input_file", "document")
 _OPTIONAL_CHOICES = ("auto", "none", None)  # values of tool_choice that do not force a call
@@ -47,8 +51,10 @@ class LocalUpstream:
     always_streams = True
 
     def __init__(self, name: str, engine: EngineEndpoint, dial: Callable[[Address], Upstream], clock: Clock, *,
-                 calls_tools: bool = True) -> None:
+                 calls_tools: bool = True, apis: frozenset[Api] = ANSWER_APIS) -> None:
+        """apis: of the engine's task."""
         self.name = name
+        self._apis = apis
         self._calls_tools = calls_tools  # False: the model's chat template does not support tools
         self._engine = engine
         self._dial = dial  # makes an upstream for an address
@@ -57,20 +63,11 @@ class LocalUpstream:
         self._inner: Upstream | None = None
 
     def can_serve(self, api: Api) -> bool:
-        """Everything but embeddings."""
-        return api is not Api.EMBEDDINGS
+        return api in self._apis
 
     async def open(self, call: Call) -> AnswerStream:
-        if call.request.n_choices != 1:
-            raise Rejected("The embedded model gives one answer to one prompt.", code="unsupported_value",
-                           param="prompt" if call.request.api is Api.COMPLETIONS else "n")
-        path = find_media_path(call.request)
-        if path is not None:
-            raise Rejected(f"{path}: the embedded model reads text only.", code="unsupported_value", param=path)
-        if not self._calls_tools and requires_tool_call(call.request):
-            raise Rejected("tool_choice: this embedded model does not support tools. Use auto or none, or another model.",
-                           code="unsupported_value", param="tool_choice")
-        _check_schema(call.request)
+        if call.request.api in ANSWER_APIS:
+            self._check_answerable(call)
         connect_by = Deadline(call.deadline.end_of_wait(call.connect_s, self._clock.now()))
         if not self._engine.is_ready:
             await self._wait(connect_by)
@@ -82,6 +79,19 @@ class LocalUpstream:
             await self._wait(connect_by)  # it has just crashed, before it generated anything for this request
             stream = await self._inner_upstream().open(call)
         return _LocalStream(self.name, stream)
+
+    def _check_answerable(self, call: Call) -> None:
+        """Raise Rejected for what the model cannot answer."""
+        if call.request.n_choices != 1:
+            raise Rejected("The embedded model gives one answer to one prompt.", code="unsupported_value",
+                           param="prompt" if call.request.api is Api.COMPLETIONS else "n")
+        path = find_media_path(call.request)
+        if path is not None:
+            raise Rejected(f"{path}: the embedded model reads text only.", code="unsupported_value", param=path)
+        if not self._calls_tools and requires_tool_call(call.request):
+            raise Rejected("tool_choice: this embedded model does not support tools. Use auto or none, or another model.",
+                           code="unsupported_value", param="tool_choice")
+        _check_schema(call.request)
 
     def close(self) -> None:
         """Close idle connections. The engine keeps running."""
