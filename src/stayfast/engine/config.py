@@ -1,18 +1,16 @@
-"""Settings of the embedded engine, and a check that it can run."""
+"""Settings of the embedded engine."""
 
-import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from stayfast.core.setting import SettingDoc, check_bounds
+from stayfast.policy.engine.sizing import WantedSize
 
 TINY = "tiny"
 TINY_TEMPERATURE = 0.1
 TINY_ALIAS = "stayfast-tiny"
 TINY_PATH = Path(__file__).parent / "models" / "stayfast-tiny-q8_0.gguf"
-
-_GGUF_MAGIC = b"GGUF"
 
 CacheType = Literal["f16", "q8_0", "q4_0"]
 EngineTask = Literal["generate", "embed", "rerank"]
@@ -29,9 +27,12 @@ class EngineConfig:
     pooling: Annotated[Literal["auto", "mean", "cls", "last"], SettingDoc(
         "Of `embed`: how the vectors of tokens become one. auto: as the file says; last, where it says nothing.")] = "auto"
     n_threads: Annotated[int, SettingDoc("Engine threads; 0: one less than the cores.", minimum=0, maximum=512)] = 0
-    n_slots: Annotated[int, SettingDoc("Answers generated at the same time.", minimum=1, maximum=256)] = 4
-    ctx_per_slot: Annotated[int, SettingDoc(
-        "Tokens of prompt and answer together, per slot.", minimum=64, maximum=1_048_576)] = 2048
+    n_slots: Annotated[int | Literal["auto"], SettingDoc(
+        "Answers generated at the same time; each slot caches one conversation. auto: by cores and memory.",
+        minimum=1, maximum=256)] = "auto"
+    ctx_per_slot: Annotated[int | Literal["auto"], SettingDoc(
+        "Tokens of prompt and answer together, per slot. auto: the model's own, at most 8192, less where memory is short.",
+        minimum=64, maximum=1_048_576)] = "auto"
     port: Annotated[int, SettingDoc(
         "TCP port of the engine on 127.0.0.1, 1024 or higher; 0: any free one.", minimum=0, maximum=65_535)] = 0
     # llama.cpp's own default is 8 GiB
@@ -71,19 +72,8 @@ class EngineConfig:
     def model_path(self) -> Path:
         return TINY_PATH if self.model == TINY else Path(self.model)
 
-
-def check_runnable(config: EngineConfig) -> None:
-    """Raises ValueError if the engine cannot start: no runtime, or no GGUF file. Does not find a truncated file."""
-    if importlib.util.find_spec("xllamacpp") is None:
-        raise ValueError("the embedded engine is not installed. It is the extra `embedded`: in the source folder, "
-                         "pip install '.[embedded]'")
-    path = config.model_path
-    if path.exists() and not path.is_file():
-        raise ValueError(f"model {str(path)!r} is not a file")
-    try:
-        with path.open("rb") as file:
-            magic = file.read(len(_GGUF_MAGIC))
-    except OSError as error:
-        raise ValueError(f"model {str(path)!r} cannot be read: {error.strerror}") from error
-    if magic != _GGUF_MAGIC:
-        raise ValueError(f"model {str(path)!r} is not a GGUF file")
+    @property
+    def wanted_size(self) -> WantedSize:
+        return WantedSize(None if self.n_slots == "auto" else self.n_slots,
+                          None if self.ctx_per_slot == "auto" else self.ctx_per_slot,
+                          self.cache_type_k, self.cache_type_v, float(self.prompt_cache_mib << 20))

@@ -13,7 +13,6 @@ stderr    Some messages of llama.cpp quote requests (such as an invalid grammar)
 import asyncio
 import contextlib
 import json
-import os
 import re
 import signal
 import socket
@@ -28,12 +27,14 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.events import EngineState, Sink
-from stayfast.engine.config import EngineConfig, EngineTask, check_runnable
+from stayfast.engine.config import EngineConfig, EngineTask
+from stayfast.engine.fit import EngineFit, check_runnable, fit_engine
+from stayfast.engine.machine import n_cores
 from stayfast.policy.resilience.retry import backoff_s
 
 _BODIES = {
-    "generate": (b"chat/completions", b'{"messages":[{"role":"user","content":"Hi"}],"max_tokens":1,"stream":true,'
-                                      b'"stream_options":{"include_usage":true}}'),
+    "generate": (b"chat/completions", (b'{"messages":[{"role":"user","content":"Hi"}],"max_tokens":1,"stream":true,'
+                                      b'"stream_options":{"include_usage":true}}')),
     "embed": (b"embeddings", b'{"input":"Hi"}'), "rerank": (b"rerank", b'{"query":"Hi","documents":["Hi"]}')}
 _REQUESTS = {task: (b"POST /v1/%b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                     b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b") % (path, len(body), body)
@@ -169,20 +170,18 @@ class EnginePhase(StrEnum):
     STOPPED = "stopped"
 
 
-def n_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # not on macOS
-
-
-def child_command(config: EngineConfig, port: int) -> list[str]:
-    """The child's command line. Its stdin must be a pipe that its parent keeps open.
+def child_command(config: EngineConfig, port: int, fit: EngineFit | None = None) -> list[str]:
+    """The child's command line; its stdin must be a pipe that its parent keeps open. fit: None: computed now.
 
     A process forked from that parent without exec inherits the pipe, and keeps the child alive.
     """
+    shape, size = fit or fit_engine(config)
+    pooling = "last" if config.pooling == "auto" and not shape.has_pooling else config.pooling
     launch = {
         "model": str(config.model_path), "host": HOST, "port": port,
-        "n_threads": config.n_threads or max(1, n_cores() - 1), "n_slots": config.n_slots,
-        "ctx_per_slot": config.ctx_per_slot, "prompt_cache_mib": config.prompt_cache_mib,
-        "alias": config.alias, "temperature": config.default_temperature, "task": config.task, "pooling": config.pooling,
+        "n_threads": config.n_threads or max(1, n_cores() - 1), "n_slots": size.n_slots,
+        "ctx_per_slot": size.ctx_per_slot, "prompt_cache_mib": config.prompt_cache_mib,
+        "alias": config.alias, "temperature": config.default_temperature, "task": config.task, "pooling": pooling,
         "cache_type_k": config.cache_type_k, "cache_type_v": config.cache_type_v,
     }
     # -P: a json.py in the operator's working directory must not be imported
@@ -192,8 +191,8 @@ def child_command(config: EngineConfig, port: int) -> list[str]:
 class Engine:
     """The supervised child. One loop's. Emits an EngineState for starting, ready, crashed (with its cause) and stopped."""
 
-    __slots__ = ("_clock", "_config", "_last_words", "_pid", "_port", "_ready_at", "_rng", "_settled", "_sink",
-                 "_spawning", "_state", "_task")
+    __slots__ = ("_clock", "_config", "_fit", "_last_words", "_pid", "_port", "_ready_at", "_rng", "_settled",
+                 "_sink", "_spawning", "_state", "_task", "n_starts")
 
     def __init__(self, config: EngineConfig, sink: Sink, clock: Clock, rng: Random) -> None:
         self._config = config
@@ -208,6 +207,13 @@ class Engine:
         self._pid: int | None = None
         self._ready_at: float | None = None
         self._last_words = StderrTail()
+        self._fit: EngineFit | None = None
+        self.n_starts = 0  # of the child; each empties the slots
+
+    @property
+    def n_slots(self) -> int:
+        """Known from `start` on; 0 before."""
+        return 0 if self._fit is None else self._fit.size.n_slots
 
     @property
     def state(self) -> EnginePhase:
@@ -233,6 +239,7 @@ class Engine:
         if self._task is not None:
             raise RuntimeError("the engine is running already")
         check_runnable(self._config)
+        self._fit = fit_engine(self._config)
         self._port = self._config.port or choose_port(self._rng)
         self._settled.clear()
         self._state = EnginePhase.STARTING  # the event follows with the process id
@@ -285,12 +292,13 @@ class Engine:
         self._last_words = StderrTail()
         try:
             assert self._port is not None
+            self.n_starts += 1
             if self._config.port == 0 and not can_listen(self._port):
                 self._port = choose_port(self._rng)
             port = self._port
             async with self._spawning:
                 process = await asyncio.create_subprocess_exec(
-                    *child_command(self._config, port), stdin=PIPE, stdout=PIPE, stderr=PIPE,
+                    *child_command(self._config, port, self._fit), stdin=PIPE, stdout=PIPE, stderr=PIPE,
                     start_new_session=True)  # Ctrl-C is for the gateway, which drains first
         except OSError as error:
             return f"cannot start: {error.strerror or error}"
