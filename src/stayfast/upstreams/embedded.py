@@ -6,17 +6,22 @@ engine starts, or restarts after a crash, requests wait for it within their conn
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.errors import Fault, Rejected, UpstreamFailed
-from stayfast.core.types import AnswerSummary, Api, Chunk, Request
+from stayfast.core.types import COUNT_APIS, AnswerSummary, Api, Chunk, Request
 from stayfast.policy.context.schema_size import least_tokens
+from stayfast.policy.engine.slots import BLOCK_BYTES, SlotMap
+from stayfast.policy.routing.affinity import hash_blocks
 from stayfast.upstreams.base import AnswerStream, Call, Upstream
 from stayfast.wire.dialect import parse_object
 from stayfast.wire.output_limit import find_output_schema, short_limit
+from stayfast.wire.prompt import read_prompt
 
 Address = tuple[str, int]
 ANSWER_APIS = frozenset(Api) - {Api.EMBEDDINGS}
@@ -24,6 +29,7 @@ TASK_APIS: Mapping[str, frozenset[Api]] = {
     "generate": ANSWER_APIS, "embed": frozenset((Api.EMBEDDINGS,)), "rerank": frozenset()}
 NATIVE_LOCAL_APIS = frozenset((Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS))  # of llama.cpp; others are translated
 RESTART_TAKES_S = 1.0
+_SLOTTED_APIS = ANSWER_APIS - COUNT_APIS
 _MEDIA_TYPES = ("image", "image_url", "input_image", "input_audio", "file", "input_file", "document")
 _OPTIONAL_CHOICES = ("auto", "none", None)  # values of tool_choice that do not force a call
 _MEDIA = re.compile(b'"(?:%b)"' % "|".join(_MEDIA_TYPES).encode())  # a request without a match need not be parsed
@@ -39,6 +45,14 @@ class EngineEndpoint(Protocol):
 
     @property
     def address(self) -> Address | None: ...
+
+    @property
+    def n_slots(self) -> int:
+        """Of an engine to which this process alone sends requests; 0: others do too, so the engine chooses the slots."""
+
+    @property
+    def n_starts(self) -> int:
+        """Of the child so far; each empties the slots."""
 
     async def wait_ready(self, deadline: Deadline) -> bool:
         """Wait until it is reachable; False if the deadline passes first."""
@@ -61,6 +75,8 @@ class LocalUpstream:
         self._clock = clock
         self._address: Address | None = None
         self._inner: Upstream | None = None
+        self._slots: SlotMap | None = None  # of the child's last start
+        self._n_starts = 0
 
     def can_serve(self, api: Api) -> bool:
         return api in self._apis
@@ -72,13 +88,32 @@ class LocalUpstream:
         if not self._engine.is_ready:
             await self._wait(connect_by)
         try:
-            stream = await self._inner_upstream().open(call)
+            return await self._open_in_slot(call)
         except UpstreamFailed as failed:
             if failed.fault not in (Fault.CONNECT, Fault.RESET):
                 raise
             await self._wait(connect_by)  # it has just crashed, before it generated anything for this request
-            stream = await self._inner_upstream().open(call)
-        return _LocalStream(self.name, stream)
+            return await self._open_in_slot(call)
+
+    async def _open_in_slot(self, call: Call) -> "_LocalStream":
+        """Open in the slot that holds the conversation, if the slots are this process's to choose."""
+        taken = self._take_slot(call.request)
+        if taken is None:
+            return _LocalStream(self.name, await self._inner_upstream().open(call))
+        try:
+            stream = await self._inner_upstream().open(replace(call, slot=taken.number))
+        except BaseException:
+            taken.release()
+            raise
+        return _LocalStream(self.name, stream, taken)
+
+    def _take_slot(self, request: Request) -> "_TakenSlot | None":
+        engine = self._engine
+        if engine.n_slots < 2 or request.api not in _SLOTTED_APIS:
+            return None
+        if self._slots is None or engine.n_starts != self._n_starts:
+            self._slots, self._n_starts = SlotMap(engine.n_slots), engine.n_starts
+        return _TakenSlot(self._slots, hash_blocks(read_prompt(request.body).prompt, block_bytes=BLOCK_BYTES), self._clock)
 
     def _check_answerable(self, call: Call) -> None:
         """Raise Rejected for what the model cannot answer."""
@@ -121,11 +156,12 @@ class LocalUpstream:
 class _LocalStream:
     """Reports a broken connection as a crash of the engine."""
 
-    __slots__ = ("_name", "_stream")
+    __slots__ = ("_name", "_slot", "_stream")
 
-    def __init__(self, name: str, stream: AnswerStream) -> None:
+    def __init__(self, name: str, stream: AnswerStream, slot: "_TakenSlot | None" = None) -> None:
         self._name = name
         self._stream = stream
+        self._slot = slot
 
     @property
     def summary(self) -> AnswerSummary:
@@ -145,6 +181,26 @@ class _LocalStream:
 
     def close(self) -> None:
         self._stream.close()
+        if self._slot is not None:
+            self._slot.release()
+
+
+class _TakenSlot:
+    """A slot that one request uses."""
+
+    __slots__ = ("_clock", "_is_released", "_slots", "number")
+
+    def __init__(self, slots: SlotMap, blocks: Sequence[int], clock: Clock) -> None:
+        self._slots = slots
+        self._clock = clock
+        self._is_released = False
+        self.number = slots.begin(blocks, clock.now())
+
+    def release(self) -> None:
+        """Safe to call again."""
+        if not self._is_released:
+            self._is_released = True
+            self._slots.end(self.number, self._clock.now())
 
 
 def _check_schema(request: Request) -> None:
@@ -205,6 +261,15 @@ class ParentEngine:
     @property
     def address(self) -> Address | None:
         return self._engine_addresses().get(self._name)
+
+    @property
+    def n_slots(self) -> int:
+        """0: the other workers use it too."""
+        return 0
+
+    @property
+    def n_starts(self) -> int:
+        return 0
 
     async def wait_ready(self, deadline: Deadline) -> bool:
         """Connect every POLL_S until it succeeds."""
