@@ -22,7 +22,7 @@ CRASH = "/src/ggml.c:123: GGML_ASSERT(n_tokens <= n_batch) failed"
 
 @pytest.mark.parametrize(("field", "value", "says"), [
     ("model", "", "model must be"), ("n_threads", -1, "n_threads must be from 0 to 512"),
-    ("n_slots", 0, "n_slots must be auto or a whole number from 1"), 
+    ("n_slots", 0, "n_slots must be auto or a whole number from 1"),
     ("ctx_per_slot", 10, "ctx_per_slot must be auto or a whole number from 64"),
     ("port", 80, "port must be 0"), ("port", 70_000, "port must be from 0"),
     ("prompt_cache_mib", -1, "prompt_cache_mib must be from 0"), ("ready_timeout_s", 0.0, "ready_timeout_s must be more"),

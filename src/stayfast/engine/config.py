@@ -33,6 +33,8 @@ class EngineConfig:
     ctx_per_slot: Annotated[int | Literal["auto"], SettingDoc(
         "Tokens of prompt and answer together, per slot. auto: the model's own, at most 8192, less where memory is short.",
         minimum=64, maximum=1_048_576)] = "auto"
+    slots_by_prefix: Annotated[bool, SettingDoc(
+        "Send a conversation to the slot that holds it. false: llama.cpp chooses, as it does with several workers.")] = True
     port: Annotated[int, SettingDoc(
         "TCP port of the engine on 127.0.0.1, 1024 or higher; 0: any free one.", minimum=0, maximum=65_535)] = 0
     # llama.cpp's own default is 8 GiB

@@ -212,8 +212,8 @@ class Engine:
 
     @property
     def n_slots(self) -> int:
-        """Known from `start` on; 0 before."""
-        return 0 if self._fit is None else self._fit.size.n_slots
+        """That the gateway may choose from. Known from `start` on; 0 before, and if the engine chooses."""
+        return 0 if self._fit is None or not self._config.slots_by_prefix else self._fit.size.n_slots
 
     @property
     def state(self) -> EnginePhase:
