@@ -41,6 +41,7 @@ class LaunchOptions(TypedDict):
     pooling: str
     cache_type_k: str
     cache_type_v: str
+    slots_folder: str | None
 
 
 def make_server_params(launch: LaunchOptions) -> Any:
@@ -59,6 +60,8 @@ def make_server_params(launch: LaunchOptions) -> Any:
     params.cache_type_v = _CACHE_TYPES[launch["cache_type_v"]]
     if launch["cache_type_v"] != "f16":  # llama.cpp cannot read quantised values without it
         params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
+    if launch["slots_folder"] is not None:
+        params.slot_save_path = launch["slots_folder"]
     if launch["task"] != "generate":
         set_pooling_task(params, launch)
     if launch["temperature"] is not None:
@@ -109,6 +112,7 @@ def main() -> NoReturn:
     """Serve until stdin ends or SIGTERM comes; exit code 1 when the server cannot start."""
     launch: LaunchOptions = json.loads(sys.argv[1])
     arm_stdin_eof_signal()
+    os.umask(0o077)  # saved slots contain prompts
     with os.fdopen(os.dup(_STDOUT), "w") as announcement:
         os.dup2(_STDERR, _STDOUT)
         try:

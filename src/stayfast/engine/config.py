@@ -35,6 +35,11 @@ class EngineConfig:
         minimum=64, maximum=1_048_576)] = "auto"
     slots_by_prefix: Annotated[bool, SettingDoc(
         "Send a conversation to the slot that holds it. false: llama.cpp chooses, as it does with several workers.")] = True
+    slots_folder: Annotated[str | None, SettingDoc(
+        "Folder in which the slots are saved when the gateway stops, and from which they are restored. They contain "
+        "prompts. Default: not saved.")] = None
+    slots_disk_mib: Annotated[int, SettingDoc(
+        "Most disk space of saved slots, MiB; the last used are saved first.", minimum=1, maximum=1_048_576)] = 1024
     port: Annotated[int, SettingDoc(
         "TCP port of the engine on 127.0.0.1, 1024 or higher; 0: any free one.", minimum=0, maximum=65_535)] = 0
     # llama.cpp's own default is 8 GiB

@@ -1,12 +1,13 @@
 """Checks that an engine can run on this machine, before anything is loaded."""
 
 import importlib.util
+from pathlib import Path
 from typing import NamedTuple
 
 from stayfast.engine.config import EngineConfig
 from stayfast.engine.machine import available_memory, n_cores
 from stayfast.engine.model_file import read_shape
-from stayfast.policy.engine.sizing import BLOCK_VALUES, EngineSize, ModelShape, explain_misfit, size_engine
+from stayfast.policy.engine.sizing import BLOCK_VALUES, EngineSize, ModelShape, explain_misfit, explain_size, size_engine
 
 _GGUF_MAGIC = b"GGUF"
 
@@ -26,6 +27,8 @@ def check_runnable(config: EngineConfig) -> None:
         raise ValueError(f"model {str(path)!r} cannot be read: {error.strerror}") from error
     if magic != _GGUF_MAGIC:
         raise ValueError(f"model {str(path)!r} is not a GGUF file")
+    if config.slots_folder is not None and not Path(config.slots_folder).absolute().parent.is_dir():
+        raise ValueError(f"slots_folder {config.slots_folder!r}: its parent folder does not exist")
     shape, size = fit_engine(config)
     for name in ("cache_type_k", "cache_type_v"):
         if getattr(config, name) != "f16" and shape.head_size % BLOCK_VALUES:
@@ -46,3 +49,8 @@ def fit_engine(config: EngineConfig) -> EngineFit:
     """The model's shape, and slots and context for this machine as it is now. Raises ValueError for a damaged file."""
     shape = read_shape(config.model_path)
     return EngineFit(shape, size_engine(shape, config.wanted_size, n_cores=n_cores(), available_bytes=available_memory()))
+
+
+def describe_fit(config: EngineConfig) -> list[str]:
+    """Lines for a reader: what the model takes, and what fits. Raises ValueError for a damaged file."""
+    return explain_size(*fit_engine(config))

@@ -30,6 +30,8 @@ from stayfast.core.events import EngineState, Sink
 from stayfast.engine.config import EngineConfig, EngineTask
 from stayfast.engine.fit import EngineFit, check_runnable, fit_engine
 from stayfast.engine.machine import n_cores
+from stayfast.engine.slot_files import SlotFiles
+from stayfast.policy.engine.slots import SlotMap
 from stayfast.policy.resilience.retry import backoff_s
 
 _BODIES = {
@@ -183,6 +185,7 @@ def child_command(config: EngineConfig, port: int, fit: EngineFit | None = None)
         "ctx_per_slot": size.ctx_per_slot, "prompt_cache_mib": config.prompt_cache_mib,
         "alias": config.alias, "temperature": config.default_temperature, "task": config.task, "pooling": pooling,
         "cache_type_k": config.cache_type_k, "cache_type_v": config.cache_type_v,
+        "slots_folder": None if config.slots_folder is None else f"{config.slots_folder}/",
     }
     # -P: a json.py in the operator's working directory must not be imported
     return [sys.executable, "-P", "-m", "stayfast.engine.child", json.dumps(launch)]
@@ -192,7 +195,7 @@ class Engine:
     """The supervised child. One loop's. Emits an EngineState for starting, ready, crashed (with its cause) and stopped."""
 
     __slots__ = ("_clock", "_config", "_fit", "_last_words", "_pid", "_port", "_ready_at", "_rng", "_settled",
-                 "_sink", "_spawning", "_state", "_task", "n_starts")
+                 "_sink", "_slots", "_spawning", "_state", "_task")
 
     def __init__(self, config: EngineConfig, sink: Sink, clock: Clock, rng: Random) -> None:
         self._config = config
@@ -208,12 +211,12 @@ class Engine:
         self._ready_at: float | None = None
         self._last_words = StderrTail()
         self._fit: EngineFit | None = None
-        self.n_starts = 0  # of the child; each empties the slots
+        self._slots: SlotMap | None = None
 
     @property
-    def n_slots(self) -> int:
-        """That the gateway may choose from. Known from `start` on; 0 before, and if the engine chooses."""
-        return 0 if self._fit is None or not self._config.slots_by_prefix else self._fit.size.n_slots
+    def slots(self) -> SlotMap | None:
+        """What the slots hold, since the child's last start; None: the engine chooses its slots."""
+        return self._slots
 
     @property
     def state(self) -> EnginePhase:
@@ -250,6 +253,8 @@ class Engine:
         task, self._task = self._task, None
         if task is None:
             return
+        if self.is_ready and self._port is not None and (files := self._slot_files()) is not None:
+            await files.save(HOST, self._port, self._slots)
         async with self._spawning:
             task.cancel()
         await asyncio.wait([task])
@@ -292,7 +297,7 @@ class Engine:
         self._last_words = StderrTail()
         try:
             assert self._port is not None
-            self.n_starts += 1
+            self._slots = self._make_slots()
             if self._config.port == 0 and not can_listen(self._port):
                 self._port = choose_port(self._rng)
             port = self._port
@@ -316,6 +321,10 @@ class Engine:
         ended = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
         return failure or (f"{ended}: {cause}" if cause else ended)
 
+    def _make_slots(self) -> SlotMap | None:
+        n_slots = self._fit.size.n_slots if self._fit is not None else 0
+        return SlotMap(n_slots) if self._config.slots_by_prefix and n_slots > 1 else None
+
     async def _watch(self, process: asyncio.subprocess.Process, port: int) -> str | None:
         """Wait for the end of the child, or until it must be stopped: then returns why."""
         assert process.stdout is not None
@@ -324,6 +333,7 @@ class Engine:
                 if await process.stdout.readline():  # else EOF: it ended during loading
                     self._last_words.begin_serving()
                     await probe_engine(HOST, port, self._config.task)
+                    await self._restore_slots(port)
                     self._ready_at = self._clock.now()
                     self._enter(EnginePhase.READY)
                     self._settled.set()
@@ -333,6 +343,15 @@ class Engine:
             return f"probe failed: {error}"
         await process.wait()
         return None
+
+    def _slot_files(self) -> SlotFiles | None:
+        if self._config.slots_folder is None or self._fit is None or self._config.task != "generate":
+            return None
+        return SlotFiles(self._config, self._fit.size)
+
+    async def _restore_slots(self, port: int) -> None:
+        if (files := self._slot_files()) is not None:
+            await files.restore(HOST, port, self._slots)
 
     def _enter(self, state: EnginePhase, detail: str | None = None) -> None:
         self._state = state

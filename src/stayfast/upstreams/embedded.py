@@ -47,12 +47,8 @@ class EngineEndpoint(Protocol):
     def address(self) -> Address | None: ...
 
     @property
-    def n_slots(self) -> int:
-        """Of an engine to which this process alone sends requests; 0: others do too, so the engine chooses the slots."""
-
-    @property
-    def n_starts(self) -> int:
-        """Of the child so far; each empties the slots."""
+    def slots(self) -> SlotMap | None:
+        """Of an engine to which this process alone sends requests, and of its last start; None: the engine chooses."""
 
     async def wait_ready(self, deadline: Deadline) -> bool:
         """Wait until it is reachable; False if the deadline passes first."""
@@ -75,8 +71,6 @@ class LocalUpstream:
         self._clock = clock
         self._address: Address | None = None
         self._inner: Upstream | None = None
-        self._slots: SlotMap | None = None  # of the child's last start
-        self._n_starts = 0
 
     def can_serve(self, api: Api) -> bool:
         return api in self._apis
@@ -108,12 +102,10 @@ class LocalUpstream:
         return _LocalStream(self.name, stream, taken)
 
     def _take_slot(self, request: Request) -> "_TakenSlot | None":
-        engine = self._engine
-        if engine.n_slots < 2 or request.api not in _SLOTTED_APIS:
+        slots = self._engine.slots
+        if slots is None or request.api not in _SLOTTED_APIS:
             return None
-        if self._slots is None or engine.n_starts != self._n_starts:
-            self._slots, self._n_starts = SlotMap(engine.n_slots), engine.n_starts
-        return _TakenSlot(self._slots, hash_blocks(read_prompt(request.body).prompt, block_bytes=BLOCK_BYTES), self._clock)
+        return _TakenSlot(slots, hash_blocks(read_prompt(request.body).prompt, block_bytes=BLOCK_BYTES), self._clock)
 
     def _check_answerable(self, call: Call) -> None:
         """Raise Rejected for what the model cannot answer."""
@@ -263,13 +255,9 @@ class ParentEngine:
         return self._engine_addresses().get(self._name)
 
     @property
-    def n_slots(self) -> int:
-        """0: the other workers use it too."""
-        return 0
-
-    @property
-    def n_starts(self) -> int:
-        return 0
+    def slots(self) -> SlotMap | None:
+        """None: the other workers use it too."""
+        return None
 
     async def wait_ready(self, deadline: Deadline) -> bool:
         """Connect every POLL_S until it succeeds."""

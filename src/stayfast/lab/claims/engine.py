@@ -34,8 +34,9 @@ class EngineClaim:
     quick: Extent = Extent(n=4, n_rounds=6)
 
     name = "engine"
-    statement = (f"Through the gateway the embedded engine generates at least {GOAL:g} of the tokens per second of the same "
-                 f"engine addressed directly, at {', '.join(map(str, AT_A_TIME[:-1]))} and {AT_A_TIME[-1]} answers at a time.")
+    statement = (f"Through the gateway the embedded engine generates at least {GOAL:g} of the tokens per second of the "
+                 f"same engine addressed directly, at {', '.join(map(str, AT_A_TIME[:-1]))} and {AT_A_TIME[-1]} "
+                 "answers at a time.")
 
     async def run(self, conditions: Conditions) -> ClaimResult:
         if fault := find_engine_fault():
@@ -62,8 +63,8 @@ class EngineClaim:
 
 def _make_body(rng: Random) -> bytes:
     return msgspec.json.encode({
-        "model": MODEL, "stream": True, "stream_options": {"include_usage": True}, "max_tokens": _N_OUTPUT, "ignore_eos": True,
-        "messages": [{"role": "user", "content": f"Count to {rng.randrange(10**9)}."}]})
+        "model": MODEL, "stream": True, "stream_options": {"include_usage": True}, "max_tokens": _N_OUTPUT,
+        "ignore_eos": True, "messages": [{"role": "user", "content": f"Count to {rng.randrange(10**9)}."}]})
 
 
 def _figures(rates: dict[tuple[int, str], list[float]]) -> list[Figure]:

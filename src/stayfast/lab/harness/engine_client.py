@@ -13,7 +13,8 @@ from stayfast.core.clock import SystemClock
 from stayfast.lab.harness.claim import SetUpFailed
 
 _TEXT = re.compile(rb'"content":"[^"]')
-_COUNTS = {name: re.compile(rb'"%b":(\d+)' % name.encode()) for name in ("completion_tokens", "prompt_tokens", "cached_tokens")}
+_COUNTS = {name: re.compile(rb'"%b":(\d+)' % name.encode())
+           for name in ("completion_tokens", "prompt_tokens", "cached_tokens")}
 _READ_BYTES = 65_536
 WITHIN_S = 120.0
 

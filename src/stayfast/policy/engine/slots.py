@@ -62,6 +62,18 @@ class SlotMap:
         slot.n_running = max(0, slot.n_running - 1)
         slot.used_at = now
 
+    def by_use(self) -> list[int]:
+        """The slots that hold something, the last used first."""
+        filled = [n for n, slot in enumerate(self._slots) if slot.blocks or slot.used_at > -inf]
+        return sorted(filled, key=lambda n: -self._slots[n].used_at)
+
+    def blocks_of(self, number: int) -> Sequence[int]:
+        return self._slots[number].blocks
+
+    def fill(self, number: int, blocks: Sequence[int]) -> None:
+        """A slot was restored with this prompt."""
+        self._slots[number].blocks = blocks
+
     def _choose(self, blocks: Sequence[int], shared: Sequence[int], now: float) -> int:
         slots = self._slots
         own = [n for n, slot in enumerate(slots) if slot.blocks and _is_continued(slot.blocks, shared[n])]
