@@ -10,15 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.engine.config import TINY_PATH, EngineConfig, check_runnable
-from stayfast.engine.process import StderrTail, child_command, n_cores
+from stayfast.engine.config import TINY_PATH, EngineConfig
+from stayfast.engine.fit import EngineFit, check_runnable
+from stayfast.engine.machine import n_cores
+from stayfast.engine.process import StderrTail, child_command
+from stayfast.policy.engine.sizing import EngineSize, ModelShape
+from tests.engine.random_gguf import write_random_gguf
 
 CRASH = "/src/ggml.c:123: GGML_ASSERT(n_tokens <= n_batch) failed"
 
 
 @pytest.mark.parametrize(("field", "value", "says"), [
     ("model", "", "model must be"), ("n_threads", -1, "n_threads must be from 0 to 512"),
-    ("n_slots", 0, "n_slots must be from 1"), ("ctx_per_slot", 10, "ctx_per_slot must be from 64"),
+    ("n_slots", 0, "n_slots must be auto or a whole number from 1"),
+    ("ctx_per_slot", 10, "ctx_per_slot must be auto or a whole number from 64"),
     ("port", 80, "port must be 0"), ("port", 70_000, "port must be from 0"),
     ("prompt_cache_mib", -1, "prompt_cache_mib must be from 0"), ("ready_timeout_s", 0.0, "ready_timeout_s must be more"),
     ("restart_base_s", 31.0, "restart_base_s must be at most restart_cap_s"),
@@ -55,11 +60,28 @@ def test_check_runnable_folder_is_rejected(tmp_path: Path) -> None:
         check_runnable(EngineConfig(model=str(tmp_path)))
 
 
-def test_check_runnable_accepts_gguf_file(tmp_path: Path) -> None:
-    """The magic is enough for the first look."""
-    path = tmp_path / "model.gguf"
-    path.write_bytes(b"GGUF\3\0\0\0")
+def test_check_runnable_accepts_whole_gguf_file_only(tmp_path: Path) -> None:
+    """A file that was copied in part is found before llama.cpp reads it."""
+    path = write_random_gguf(tmp_path / "model.gguf")
     check_runnable(EngineConfig(model=str(path)))
+    data = path.read_bytes()
+    for size, says in ((len(data) - 4096, "is truncated: it has"), (40_000, "is truncated"), (200, "is damaged")):
+        path.write_bytes(data[:size])
+        with pytest.raises(ValueError, match=says):
+            check_runnable(EngineConfig(model=str(path)))
+
+
+def test_check_runnable_too_large_context_is_refused_with_what_to_change(tmp_path: Path) -> None:
+    path = write_random_gguf(tmp_path / "model.gguf")
+    with pytest.raises(ValueError, match=r"needs .* GiB .* are usable: set one of n_slots: \d+; ctx_per_slot: \d+"):
+        check_runnable(EngineConfig(model=str(path), n_slots=256, ctx_per_slot=1_048_576))
+
+
+def test_check_runnable_quantised_cache_of_odd_heads_is_refused(tmp_path: Path) -> None:
+    """ggml's blocks hold 32 values."""
+    path = write_random_gguf(tmp_path / "model.gguf", n_embd=64)
+    with pytest.raises(ValueError, match="cache_type_v must be f16 for this model: its heads have 16 values"):
+        check_runnable(EngineConfig(model=str(path), cache_type_v="q8_0"))
 
 
 def test_check_runnable_missing_runtime_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,11 +93,13 @@ def test_check_runnable_missing_runtime_is_rejected(monkeypatch: pytest.MonkeyPa
 
 def test_engine_command_leaves_one_core() -> None:
     """The child is told everything on its command line, with threads counted out."""
-    *start, launch = child_command(EngineConfig(model="/m.gguf", n_slots=3), 23_456)
+    *start, launch = child_command(EngineConfig(model="/m.gguf"), 23_456, EngineFit(
+        ModelShape("m", 1, 1, 1, 32), EngineSize(3, 2048, 1.0, 1.0, 1.0, 1.0, None)))
     assert start == [sys.executable, "-P", "-m", "stayfast.engine.child"]
     assert json.loads(launch) == {"model": "/m.gguf", "host": "127.0.0.1", "port": 23_456, "n_slots": 3,
                                   "n_threads": max(1, n_cores() - 1), "ctx_per_slot": 2048, "prompt_cache_mib": 256,
-                                  "temperature": None, "alias": "m"}
+                                  "temperature": None, "alias": "m", "task": "generate", "pooling": "last",
+                                  "cache_type_k": "f16", "cache_type_v": "f16"}
 
 
 def test_engine_tiny_model_has_low_temperature() -> None:

@@ -12,9 +12,10 @@ from stayfast.cli import EXIT_NOTHING_TO_DO, Command, print_message
 from stayfast.cli.admin_client import AdminRequestFailed, GatewayUnreachable, send
 from stayfast.cli.terminal import ProgressLine
 from stayfast.core.units import make_printable
+from stayfast.engine.model_file import read_shape
 from stayfast.lab.plan.break_even import BreakEven, break_even_hosted, break_even_machines
 from stayfast.lab.plan.changes import CHANGES, Change, default_changes, parse_changes
-from stayfast.lab.plan.model_memory import BYTES_OF, MemoryPlan, plan_memory, read_shape
+from stayfast.lab.plan.model_memory import MemoryPlan, plan_memory
 from stayfast.lab.plan.predict import PlanResult, plan_route
 from stayfast.lab.plan.quantised import QuantisedMemory, format_quantised, plan_quantised, use_measured_speed
 from stayfast.lab.plan.report import format_break_even, format_memory, format_plan
@@ -23,6 +24,7 @@ from stayfast.lab.plan.workload import KnownSettings, TrafficModel, build_model,
 from stayfast.lab.quantise.report import find_reports
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.traffic_rows import TrafficLine
+from stayfast.policy.engine.sizing import BYTES_OF
 from stayfast.policy.slo import Latency
 from stayfast.settings import Settings, SettingsError, load_settings, overrides_from, read_environment, read_settings_file
 

@@ -25,11 +25,11 @@ from stayfast.compose.prices import price_lines
 from stayfast.compose.tiers import tier_lines
 from stayfast.core.clock import SystemClock
 from stayfast.core.units import make_printable
+from stayfast.engine.fit import describe_fit
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.server.ui_paths import PAGE
 from stayfast.settings import (
     BUILT_IN,
-    EmbeddedUpstream,
     HttpUpstream,
     Override,
     Settings,
@@ -82,9 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     _print_warnings(given.find(), settings)
     if arguments.check:
         return 0
-    if not any(isinstance(upstream, EmbeddedUpstream) for upstream in settings.upstreams.values()) and (
-            given.find().name == BUILT_IN):
-        print_message(f"no embedded model: {embedded_engine_problem()}")
+    _print_engines(given, settings)
     try:
         with listening_sockets(settings, variables) as sockets:
             return (_run_parent if settings.workers > 1 else _serve)(given, settings, sockets)
@@ -117,7 +115,8 @@ def check(arguments: argparse.Namespace) -> int:
         return 0
     today = datetime.now(UTC).date()
     sys.stdout.write("\n".join((_summarize(settings), *prefix_rules(settings), *tier_lines(settings),
-                                *preset_lines(settings.sources), *price_lines(settings, today))) + "\n")
+                                *preset_lines(settings.sources), *price_lines(settings, today),
+                                *_engine_lines(settings))) + "\n")
     _print_warnings(source, settings)
     for why in (explain_missing_packages(settings), explain_missing_vectors(settings)):
         if why:
@@ -141,6 +140,19 @@ async def _check_live(settings: Settings) -> int:
 def _print_warnings(source: SettingsText, settings: Settings) -> None:
     for one in find_warnings(settings):
         print_message(f"{source.name}: warning: {one}")
+
+
+def _print_engines(given: "CommandLineSettings", settings: Settings) -> None:
+    """What a named model takes; why there is no embedded one, without settings."""
+    if given.model is not None:
+        print_message("\n".join(_engine_lines(settings)))
+    if not settings.engines and given.find().name == BUILT_IN:
+        print_message(f"no embedded model: {embedded_engine_problem()}")
+
+
+def _engine_lines(settings: Settings) -> list[str]:
+    """What each embedded model takes on this machine."""
+    return [f"{name}: {line}" for name, config in settings.engines.items() for line in describe_fit(config)]
 
 
 def _summarize(settings: Settings) -> str:

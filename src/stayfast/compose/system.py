@@ -94,7 +94,7 @@ from stayfast.upstreams.authentication import Authenticator
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.credentials.renewed import RenewedCredential
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
-from stayfast.upstreams.embedded import Address, EngineEndpoint, LocalUpstream
+from stayfast.upstreams.embedded import NATIVE_LOCAL_APIS, TASK_APIS, Address, EngineEndpoint, LocalUpstream
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 from stayfast.wire.quirks import Quirk
 from stayfast.workers.channels import WorkerPeers
@@ -366,8 +366,9 @@ def _upstream(name: str, upstream_settings: UpstreamSettings, observers: Observe
                           resume_s=upstream_settings.resume_s,
                           is_idempotent=upstream_settings.idempotent, resume_remotely=observers.aggregate.turn,
                           resumable=old_turn.resumable if old_turn is not None else None)
-    return LocalUpstream(name, doors[name], lambda address: _engine_client(name, address, sink, clock), clock,
-                         calls_tools=upstream_settings.engine.model != TINY)
+    apis = TASK_APIS[upstream_settings.engine.task]
+    return LocalUpstream(name, doors[name], lambda address: _engine_client(name, address, sink, clock, apis), clock,
+                         calls_tools=upstream_settings.engine.model != TINY, apis=apis)
 
 
 def _http(name: str, upstream_settings: HttpUpstream, sink: Sink, clock: Clock, held: HeldBytes, *,
@@ -383,9 +384,9 @@ def _http(name: str, upstream_settings: HttpUpstream, sink: Sink, clock: Clock, 
     return DialectUpstream(name, dialect, HttpClient(name, http, sink=sink, clock=clock), clock, held)
 
 
-def _engine_client(name: str, address: Address, sink: Sink, clock: Clock) -> Upstream:
+def _engine_client(name: str, address: Address, sink: Sink, clock: Clock, apis: frozenset[Api]) -> Upstream:
     http = HttpConfig(f"http://{address[0]}:{address[1]}/v1", max_connections=0, http="1.1")
-    dialect = DialectConfig("embedded", frozenset({Api.CHAT, Api.COMPLETIONS}), always_streams=True, request_usage=True,
+    dialect = DialectConfig("embedded", apis & NATIVE_LOCAL_APIS, always_streams=True, request_usage=True,
                             quirks=(Quirk.COMPACT_JSON,))
     return DialectUpstream(name, dialect, HttpClient(name, http, sink=sink, clock=clock), clock)
 

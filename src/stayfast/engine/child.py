@@ -18,6 +18,11 @@ import xllamacpp
 
 _ERRORS_ONLY = 1  # llama.cpp's scale: 0 output, 1 errors, 2 warnings, 3 information, 4 debugging
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
+_CACHE_TYPES = {"f16": xllamacpp.ggml_type.GGML_TYPE_F16, "q8_0": xllamacpp.ggml_type.GGML_TYPE_Q8_0,
+                "q4_0": xllamacpp.ggml_type.GGML_TYPE_Q4_0}
+_POOLING = {"mean": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN,
+            "cls": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_CLS,
+            "last": xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_LAST}
 
 
 class LaunchOptions(TypedDict):
@@ -32,6 +37,11 @@ class LaunchOptions(TypedDict):
     prompt_cache_mib: int
     alias: str
     temperature: float | None
+    task: str
+    pooling: str
+    cache_type_k: str
+    cache_type_v: str
+    slots_folder: str | None
 
 
 def make_server_params(launch: LaunchOptions) -> Any:
@@ -46,6 +56,14 @@ def make_server_params(launch: LaunchOptions) -> Any:
     params.cpuparams.n_threads = launch["n_threads"]
     params.cpuparams_batch.n_threads = launch["n_threads"]
     params.cache_ram_mib = launch["prompt_cache_mib"]
+    params.cache_type_k = _CACHE_TYPES[launch["cache_type_k"]]
+    params.cache_type_v = _CACHE_TYPES[launch["cache_type_v"]]
+    if launch["cache_type_v"] != "f16":  # llama.cpp cannot read quantised values without it
+        params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
+    if launch["slots_folder"] is not None:
+        params.slot_save_path = launch["slots_folder"]
+    if launch["task"] != "generate":
+        set_pooling_task(params, launch)
     if launch["temperature"] is not None:
         params.sampling.temp = launch["temperature"]
     params.fit_params = False  # it would silently shrink the context to the free memory
@@ -55,6 +73,16 @@ def make_server_params(launch: LaunchOptions) -> Any:
     params.ui = False
     params.cors_origins = ""  # no access for web pages in a browser on this machine
     return params
+
+
+def set_pooling_task(params: Any, launch: LaunchOptions) -> None:
+    """Vectors or scores instead of answers. A text must fit into one physical batch."""
+    params.embedding = True
+    params.n_batch = params.n_ubatch = launch["ctx_per_slot"]
+    if launch["task"] == "rerank":
+        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_RANK
+    elif launch["pooling"] != "auto":
+        params.pooling_type = _POOLING[launch["pooling"]]
 
 
 def arm_stdin_eof_signal() -> None:
@@ -84,6 +112,7 @@ def main() -> NoReturn:
     """Serve until stdin ends or SIGTERM comes; exit code 1 when the server cannot start."""
     launch: LaunchOptions = json.loads(sys.argv[1])
     arm_stdin_eof_signal()
+    os.umask(0o077)  # saved slots contain prompts
     with os.fdopen(os.dup(_STDOUT), "w") as announcement:
         os.dup2(_STDERR, _STDOUT)
         try:

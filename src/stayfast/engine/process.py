@@ -13,7 +13,6 @@ stderr    Some messages of llama.cpp quote requests (such as an invalid grammar)
 import asyncio
 import contextlib
 import json
-import os
 import re
 import signal
 import socket
@@ -28,13 +27,20 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.events import EngineState, Sink
-from stayfast.engine.config import EngineConfig, check_runnable
+from stayfast.engine.config import EngineConfig, EngineTask
+from stayfast.engine.fit import EngineFit, check_runnable, fit_engine
+from stayfast.engine.machine import n_cores
+from stayfast.engine.slot_files import SlotFiles
+from stayfast.policy.engine.slots import SlotMap
 from stayfast.policy.resilience.retry import backoff_s
 
-_BODY = (b'{"messages":[{"role":"user","content":"Hi"}],"max_tokens":1,"stream":true,'
-         b'"stream_options":{"include_usage":true}}')
-_REQUEST = (b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s") % (len(_BODY), _BODY)
+_BODIES = {
+    "generate": (b"chat/completions", (b'{"messages":[{"role":"user","content":"Hi"}],"max_tokens":1,"stream":true,'
+                                      b'"stream_options":{"include_usage":true}}')),
+    "embed": (b"embeddings", b'{"input":"Hi"}'), "rerank": (b"rerank", b'{"query":"Hi","documents":["Hi"]}')}
+_REQUESTS = {task: (b"POST /v1/%b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+                    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b") % (path, len(body), body)
+             for task, (path, body) in _BODIES.items()}
 
 
 class EngineProbeError(Exception):
@@ -49,18 +55,21 @@ class _Event(msgspec.Struct):
     usage: _Usage | None = None
 
 
-async def probe_token(host: str, port: int) -> None:
-    """Return once a token was generated. Raises OSError (no connection) or EngineProbeError. Has no time-out.
+async def probe_engine(host: str, port: int, task: EngineTask) -> None:
+    """Return once a token was generated, or a text became a vector or a score. Raises OSError (no connection) or
+    EngineProbeError. Has no time-out.
 
     Checks the usage at the end, not the text: a first token may be half a character, without text. Chunked framing is
     skipped, not parsed: each event is a chunk, so no line is split.
     """
     reader, writer = await asyncio.open_connection(host, port)
     try:
-        writer.write(_REQUEST)
+        writer.write(_REQUESTS[task])
         status = (await reader.readline()).split(b" ", 2)
         if len(status) < 2 or status[1] != b"200":
             raise EngineProbeError(f"status {status[1].decode('latin-1') if len(status) > 1 else 'missing'}")
+        if task != "generate":
+            return
         async for line in reader:
             if line.startswith(b"data: {") and _n_tokens(line[len(b"data: "):]) > 0:
                 return
@@ -163,20 +172,20 @@ class EnginePhase(StrEnum):
     STOPPED = "stopped"
 
 
-def n_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # not on macOS
-
-
-def child_command(config: EngineConfig, port: int) -> list[str]:
-    """The child's command line. Its stdin must be a pipe that its parent keeps open.
+def child_command(config: EngineConfig, port: int, fit: EngineFit | None = None) -> list[str]:
+    """The child's command line; its stdin must be a pipe that its parent keeps open. fit: None: computed now.
 
     A process forked from that parent without exec inherits the pipe, and keeps the child alive.
     """
+    shape, size = fit or fit_engine(config)
+    pooling = "last" if config.pooling == "auto" and not shape.has_pooling else config.pooling
     launch = {
         "model": str(config.model_path), "host": HOST, "port": port,
-        "n_threads": config.n_threads or max(1, n_cores() - 1), "n_slots": config.n_slots,
-        "ctx_per_slot": config.ctx_per_slot, "prompt_cache_mib": config.prompt_cache_mib,
-        "alias": config.alias, "temperature": config.default_temperature,
+        "n_threads": config.n_threads or max(1, n_cores() - 1), "n_slots": size.n_slots,
+        "ctx_per_slot": size.ctx_per_slot, "prompt_cache_mib": config.prompt_cache_mib,
+        "alias": config.alias, "temperature": config.default_temperature, "task": config.task, "pooling": pooling,
+        "cache_type_k": config.cache_type_k, "cache_type_v": config.cache_type_v,
+        "slots_folder": None if config.slots_folder is None else f"{config.slots_folder}/",
     }
     # -P: a json.py in the operator's working directory must not be imported
     return [sys.executable, "-P", "-m", "stayfast.engine.child", json.dumps(launch)]
@@ -185,8 +194,8 @@ def child_command(config: EngineConfig, port: int) -> list[str]:
 class Engine:
     """The supervised child. One loop's. Emits an EngineState for starting, ready, crashed (with its cause) and stopped."""
 
-    __slots__ = ("_clock", "_config", "_last_words", "_pid", "_port", "_ready_at", "_rng", "_settled", "_sink",
-                 "_spawning", "_state", "_task")
+    __slots__ = ("_clock", "_config", "_fit", "_last_words", "_pid", "_port", "_ready_at", "_rng", "_settled",
+                 "_sink", "_slots", "_spawning", "_state", "_task")
 
     def __init__(self, config: EngineConfig, sink: Sink, clock: Clock, rng: Random) -> None:
         self._config = config
@@ -201,6 +210,13 @@ class Engine:
         self._pid: int | None = None
         self._ready_at: float | None = None
         self._last_words = StderrTail()
+        self._fit: EngineFit | None = None
+        self._slots: SlotMap | None = None
+
+    @property
+    def slots(self) -> SlotMap | None:
+        """What the slots hold, since the child's last start; None: the engine chooses its slots."""
+        return self._slots
 
     @property
     def state(self) -> EnginePhase:
@@ -226,6 +242,7 @@ class Engine:
         if self._task is not None:
             raise RuntimeError("the engine is running already")
         check_runnable(self._config)
+        self._fit = fit_engine(self._config)
         self._port = self._config.port or choose_port(self._rng)
         self._settled.clear()
         self._state = EnginePhase.STARTING  # the event follows with the process id
@@ -236,6 +253,8 @@ class Engine:
         task, self._task = self._task, None
         if task is None:
             return
+        if self.is_ready and self._port is not None and (files := self._slot_files()) is not None:
+            await files.save(HOST, self._port, self._slots)
         async with self._spawning:
             task.cancel()
         await asyncio.wait([task])
@@ -278,12 +297,13 @@ class Engine:
         self._last_words = StderrTail()
         try:
             assert self._port is not None
+            self._slots = self._make_slots()
             if self._config.port == 0 and not can_listen(self._port):
                 self._port = choose_port(self._rng)
             port = self._port
             async with self._spawning:
                 process = await asyncio.create_subprocess_exec(
-                    *child_command(self._config, port), stdin=PIPE, stdout=PIPE, stderr=PIPE,
+                    *child_command(self._config, port, self._fit), stdin=PIPE, stdout=PIPE, stderr=PIPE,
                     start_new_session=True)  # Ctrl-C is for the gateway, which drains first
         except OSError as error:
             return f"cannot start: {error.strerror or error}"
@@ -301,6 +321,10 @@ class Engine:
         ended = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
         return failure or (f"{ended}: {cause}" if cause else ended)
 
+    def _make_slots(self) -> SlotMap | None:
+        n_slots = self._fit.size.n_slots if self._fit is not None else 0
+        return SlotMap(n_slots) if self._config.slots_by_prefix and n_slots > 1 else None
+
     async def _watch(self, process: asyncio.subprocess.Process, port: int) -> str | None:
         """Wait for the end of the child, or until it must be stopped: then returns why."""
         assert process.stdout is not None
@@ -308,7 +332,8 @@ class Engine:
             async with asyncio.timeout(self._config.ready_timeout_s):
                 if await process.stdout.readline():  # else EOF: it ended during loading
                     self._last_words.begin_serving()
-                    await probe_token(HOST, port)
+                    await probe_engine(HOST, port, self._config.task)
+                    await self._restore_slots(port)
                     self._ready_at = self._clock.now()
                     self._enter(EnginePhase.READY)
                     self._settled.set()
@@ -318,6 +343,15 @@ class Engine:
             return f"probe failed: {error}"
         await process.wait()
         return None
+
+    def _slot_files(self) -> SlotFiles | None:
+        if self._config.slots_folder is None or self._fit is None or self._config.task != "generate":
+            return None
+        return SlotFiles(self._config, self._fit.size)
+
+    async def _restore_slots(self, port: int) -> None:
+        if (files := self._slot_files()) is not None:
+            await files.restore(HOST, port, self._slots)
 
     def _enter(self, state: EnginePhase, detail: str | None = None) -> None:
         self._state = state

@@ -7,7 +7,8 @@ from pathlib import Path as FilePath
 from re import fullmatch
 
 from stayfast.core.types import Api
-from stayfast.engine.config import EngineConfig, check_runnable
+from stayfast.engine.config import EngineConfig
+from stayfast.engine.fit import check_runnable
 from stayfast.http.client.client import split_base_url
 from stayfast.http.server.tls import ServerCertificate
 from stayfast.jobs.config import JobsConfig

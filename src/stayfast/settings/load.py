@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
 from stayfast.core.deadline import Timeouts
-from stayfast.engine.config import TINY_ALIAS, EngineConfig, check_runnable
+from stayfast.engine.config import TINY_ALIAS, EngineConfig
+from stayfast.engine.fit import check_runnable
 from stayfast.pipeline.hooks.config import HooksConfig
 from stayfast.policy.budget import BudgetConfig
 from stayfast.policy.resilience.breaker import BreakerConfig

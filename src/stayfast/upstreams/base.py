@@ -77,6 +77,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     sending: Sending | None = None  # the upstream sets its `has_started`; None: not needed
     counting: TokenCounting | None = None  # of a request for a token count
     service_tier: RequestedTier | None = None  # None: as the client's body has it
+    slot: int | None = None  # of the embedded engine; None: the engine chooses
 
 
 class AnswerStream(Protocol):

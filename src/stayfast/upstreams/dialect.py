@@ -28,6 +28,7 @@ from stayfast.wire.converse.errors import converse_failure
 from stayfast.wire.errors import Secrets, failure_of_response, find_in_band_failure
 from stayfast.wire.quirks import BodyQuirks, Quirk
 from stayfast.wire.request_body import can_collect_stream, can_translate, encode
+from stayfast.wire.slot import write_slot
 from stayfast.wire.tiers.service_tier import write_service_tier
 from stayfast.wire.token_counts import UpstreamCount
 from stayfast.wire.trace_context import encode_trace_headers
@@ -199,6 +200,8 @@ class DialectUpstream:
             body = encode_continuation_body(body, request.api, spoken)
         if call.service_tier is not None:
             body = write_service_tier(body, spoken, call.service_tier.word, replaces=call.service_tier.replaces)
+        if call.slot is not None:
+            body = write_slot(body, call.slot)
         return body if self._quirks is None else self._quirks.apply(body, spoken)
 
     def close(self) -> None:

@@ -6,20 +6,30 @@ engine starts, or restarts after a crash, requests wait for it within their conn
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.errors import Fault, Rejected, UpstreamFailed
-from stayfast.core.types import AnswerSummary, Api, Chunk, Request
+from stayfast.core.types import COUNT_APIS, AnswerSummary, Api, Chunk, Request
 from stayfast.policy.context.schema_size import least_tokens
+from stayfast.policy.engine.slots import BLOCK_BYTES, SlotMap
+from stayfast.policy.routing.affinity import hash_blocks
 from stayfast.upstreams.base import AnswerStream, Call, Upstream
 from stayfast.wire.dialect import parse_object
 from stayfast.wire.output_limit import find_output_schema, short_limit
+from stayfast.wire.prompt import read_prompt
 
 Address = tuple[str, int]
+ANSWER_APIS = frozenset(Api) - {Api.EMBEDDINGS}
+TASK_APIS: Mapping[str, frozenset[Api]] = {
+    "generate": ANSWER_APIS, "embed": frozenset((Api.EMBEDDINGS,)), "rerank": frozenset()}
+NATIVE_LOCAL_APIS = frozenset((Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS))  # of llama.cpp; others are translated
 RESTART_TAKES_S = 1.0
+_SLOTTED_APIS = ANSWER_APIS - COUNT_APIS
 _MEDIA_TYPES = ("image", "image_url", "input_image", "input_audio", "file", "input_file", "document")
 _OPTIONAL_CHOICES = ("auto", "none", None)  # values of tool_choice that do not force a call
 _MEDIA = re.compile(b'"(?:%b)"' % "|".join(_MEDIA_TYPES).encode())  # a request without a match need not be parsed
@@ -36,6 +46,10 @@ class EngineEndpoint(Protocol):
     @property
     def address(self) -> Address | None: ...
 
+    @property
+    def slots(self) -> SlotMap | None:
+        """Of an engine to which this process alone sends requests, and of its last start; None: the engine chooses."""
+
     async def wait_ready(self, deadline: Deadline) -> bool:
         """Wait until it is reachable; False if the deadline passes first."""
 
@@ -47,8 +61,10 @@ class LocalUpstream:
     always_streams = True
 
     def __init__(self, name: str, engine: EngineEndpoint, dial: Callable[[Address], Upstream], clock: Clock, *,
-                 calls_tools: bool = True) -> None:
+                 calls_tools: bool = True, apis: frozenset[Api] = ANSWER_APIS) -> None:
+        """apis: of the engine's task."""
         self.name = name
+        self._apis = apis
         self._calls_tools = calls_tools  # False: the model's chat template does not support tools
         self._engine = engine
         self._dial = dial  # makes an upstream for an address
@@ -57,10 +73,42 @@ class LocalUpstream:
         self._inner: Upstream | None = None
 
     def can_serve(self, api: Api) -> bool:
-        """Everything but embeddings."""
-        return api is not Api.EMBEDDINGS
+        return api in self._apis
 
     async def open(self, call: Call) -> AnswerStream:
+        if call.request.api in ANSWER_APIS:
+            self._check_answerable(call)
+        connect_by = Deadline(call.deadline.end_of_wait(call.connect_s, self._clock.now()))
+        if not self._engine.is_ready:
+            await self._wait(connect_by)
+        try:
+            return await self._open_in_slot(call)
+        except UpstreamFailed as failed:
+            if failed.fault not in (Fault.CONNECT, Fault.RESET):
+                raise
+            await self._wait(connect_by)  # it has just crashed, before it generated anything for this request
+            return await self._open_in_slot(call)
+
+    async def _open_in_slot(self, call: Call) -> "_LocalStream":
+        """Open in the slot that holds the conversation, if the slots are this process's to choose."""
+        taken = self._take_slot(call.request)
+        if taken is None:
+            return _LocalStream(self.name, await self._inner_upstream().open(call))
+        try:
+            stream = await self._inner_upstream().open(replace(call, slot=taken.number))
+        except BaseException:
+            taken.release()
+            raise
+        return _LocalStream(self.name, stream, taken)
+
+    def _take_slot(self, request: Request) -> "_TakenSlot | None":
+        slots = self._engine.slots
+        if slots is None or request.api not in _SLOTTED_APIS:
+            return None
+        return _TakenSlot(slots, hash_blocks(read_prompt(request.body).prompt, block_bytes=BLOCK_BYTES), self._clock)
+
+    def _check_answerable(self, call: Call) -> None:
+        """Raise Rejected for what the model cannot answer."""
         if call.request.n_choices != 1:
             raise Rejected("The embedded model gives one answer to one prompt.", code="unsupported_value",
                            param="prompt" if call.request.api is Api.COMPLETIONS else "n")
@@ -71,17 +119,6 @@ class LocalUpstream:
             raise Rejected("tool_choice: this embedded model does not support tools. Use auto or none, or another model.",
                            code="unsupported_value", param="tool_choice")
         _check_schema(call.request)
-        connect_by = Deadline(call.deadline.end_of_wait(call.connect_s, self._clock.now()))
-        if not self._engine.is_ready:
-            await self._wait(connect_by)
-        try:
-            stream = await self._inner_upstream().open(call)
-        except UpstreamFailed as failed:
-            if failed.fault not in (Fault.CONNECT, Fault.RESET):
-                raise
-            await self._wait(connect_by)  # it has just crashed, before it generated anything for this request
-            stream = await self._inner_upstream().open(call)
-        return _LocalStream(self.name, stream)
 
     def close(self) -> None:
         """Close idle connections. The engine keeps running."""
@@ -111,11 +148,12 @@ class LocalUpstream:
 class _LocalStream:
     """Reports a broken connection as a crash of the engine."""
 
-    __slots__ = ("_name", "_stream")
+    __slots__ = ("_name", "_slot", "_stream")
 
-    def __init__(self, name: str, stream: AnswerStream) -> None:
+    def __init__(self, name: str, stream: AnswerStream, slot: "_TakenSlot | None" = None) -> None:
         self._name = name
         self._stream = stream
+        self._slot = slot
 
     @property
     def summary(self) -> AnswerSummary:
@@ -135,6 +173,26 @@ class _LocalStream:
 
     def close(self) -> None:
         self._stream.close()
+        if self._slot is not None:
+            self._slot.release()
+
+
+class _TakenSlot:
+    """A slot that one request uses."""
+
+    __slots__ = ("_clock", "_is_released", "_slots", "number")
+
+    def __init__(self, slots: SlotMap, blocks: Sequence[int], clock: Clock) -> None:
+        self._slots = slots
+        self._clock = clock
+        self._is_released = False
+        self.number = slots.begin(blocks, clock.now())
+
+    def release(self) -> None:
+        """Safe to call again."""
+        if not self._is_released:
+            self._is_released = True
+            self._slots.end(self.number, self._clock.now())
 
 
 def _check_schema(request: Request) -> None:
@@ -195,6 +253,11 @@ class ParentEngine:
     @property
     def address(self) -> Address | None:
         return self._engine_addresses().get(self._name)
+
+    @property
+    def slots(self) -> SlotMap | None:
+        """None: the other workers use it too."""
+        return None
 
     async def wait_ready(self, deadline: Deadline) -> bool:
         """Connect every POLL_S until it succeeds."""

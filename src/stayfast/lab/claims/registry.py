@@ -14,6 +14,7 @@ from stayfast.lab.claims.coalesce import Coalesce
 from stayfast.lab.claims.deadline import DEADLINE
 from stayfast.lab.claims.diet import DietClaim
 from stayfast.lab.claims.doctor import DoctorClaim
+from stayfast.lab.claims.engine import EngineClaim
 from stayfast.lab.claims.fair import FAIR
 from stayfast.lab.claims.fleet import FleetClaim
 from stayfast.lab.claims.history import HistoryClaim
@@ -31,6 +32,7 @@ from stayfast.lab.claims.overload import Overload
 from stayfast.lab.claims.partial import PARTIAL
 from stayfast.lab.claims.plan import PlanClaim
 from stayfast.lab.claims.prefix import PrefixClaim
+from stayfast.lab.claims.prefix_chat import PrefixChatClaim
 from stayfast.lab.claims.quota import QUOTA
 from stayfast.lab.claims.semantic import SemanticClaim
 from stayfast.lab.claims.silent import SilentClaim
@@ -56,5 +58,5 @@ def claims() -> dict[str, Claim]:
                                 SemanticClaim(), TiersClaim(), ClassifyClaim(), TableClaim(), DietClaim(),
                                 BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
                                 DoctorClaim(), JobThroughput(), BoardClaim(), PlanClaim(), DEADLINE, TOOLS, PARTIAL,
-                                AGENT)
+                                AGENT, EngineClaim(), PrefixChatClaim())
     return {claim.name: claim for claim in found}

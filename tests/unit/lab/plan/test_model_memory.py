@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.lab.plan.model_memory import UnreadableModel, plan_memory, read_shape, shape_of_config
+from stayfast.engine.model_file import UnreadableModel, read_shape, shape_of_config
+from stayfast.lab.plan.model_memory import plan_memory
 
 LLAMA_8B = {"num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
             "intermediate_size": 14336, "vocab_size": 128256}

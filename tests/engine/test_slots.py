@@ -1,0 +1,138 @@
+"""Slots of the real child, on random weights: conversations find their slot, answers run together, slots survive a restart."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from stayfast.core.clock import SystemClock
+from stayfast.core.deadline import Deadline
+from stayfast.core.events import Fanout
+from stayfast.core.types import Api, Request, Usage
+from stayfast.engine.config import EngineConfig
+from stayfast.engine.process import Engine
+from stayfast.http.client.client import HttpClient, HttpConfig
+from stayfast.upstreams.base import Call
+from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
+from stayfast.upstreams.embedded import LocalUpstream
+from tests.engine.rig import BOUND_S, Facts, engine_on, metric, random_config, soon
+
+HEAD = "answer with care. " * 40  # instructions that all conversations have
+CLOCK = SystemClock()
+
+
+@asynccontextmanager
+async def serve(config: EngineConfig) -> AsyncIterator[tuple[Engine, LocalUpstream]]:
+    """A ready engine and the upstream that sends to it."""
+    engine = engine_on(config, Facts())
+    await engine.start()
+    try:
+        assert await engine.wait_ready(soon())
+        yield engine, LocalUpstream("local", engine, lambda address: DialectUpstream(
+            "local", DialectConfig("embedded", frozenset({Api.CHAT}), always_streams=True, request_usage=True),
+            HttpClient("local", HttpConfig(f"http://{address[0]}:{address[1]}/v1", http="1.1"), sink=Fanout(), clock=CLOCK),
+            CLOCK), CLOCK)
+    finally:
+        await engine.stop()
+
+
+async def answer(upstream: LocalUpstream, messages: list[dict[str, Any]], n_tokens: int = 4) -> Usage:
+    """The counts of one answer."""
+    body = json.dumps({"model": "m", "messages": messages, "max_tokens": n_tokens, "stream": True, "temperature": 0,
+                       "stream_options": {"include_usage": True}}).encode()
+    stream = await upstream.open(Call(Request(Api.CHAT, "m", stream=True, body=body, include_usage=True), "m", "r",
+                                      Deadline(CLOCK.now() + BOUND_S), 5.0))
+    try:
+        while await stream.next() is not None:
+            pass
+        assert stream.summary.usage is not None
+        return stream.summary.usage
+    finally:
+        stream.close()
+
+
+def chat(name: str, n_turns: int = 1) -> list[dict[str, Any]]:
+    """A conversation: common instructions and turns of its own."""
+    turns = [{"role": "user", "content": f"{name} {turn} " + f"{name} " * 60} for turn in range(n_turns)]
+    return [{"role": "system", "content": HEAD}, *turns]
+
+
+def test_local_upstream_conversations_return_to_their_slots(tmp_path: Path) -> None:
+    """Left to llama.cpp, the second conversation overwrites the first one, because it begins alike."""
+
+    async def main(*, by_prefix: bool) -> list[int]:
+        config = random_config(tmp_path, n_slots=4, ctx_per_slot=4096, slots_by_prefix=by_prefix)
+        async with serve(config) as (_, upstream):
+            for name in ("one", "two", "six"):
+                await answer(upstream, chat(name))
+            return [(await answer(upstream, chat(name, 2))).cached_read for name in ("one", "two", "six")]
+
+    ours = asyncio.run(main(by_prefix=True))
+    theirs = asyncio.run(main(by_prefix=False))
+    assert min(ours) > len(HEAD) + 200  # tokens are bytes here: the instructions and the first question
+    assert min(theirs) < min(ours)
+
+
+def test_engine_answers_run_together(tmp_path: Path) -> None:
+    """By llama.cpp's own counter: most steps compute a token of several answers."""
+
+    async def main() -> float:
+        config = random_config(tmp_path, n_slots=4, ctx_per_slot=1024)
+        async with serve(config) as (engine, upstream):
+            await asyncio.gather(*(answer(upstream, [{"role": "user", "content": name}], 200) for name in "abcd"))
+            return await metric(engine, "n_busy_slots_per_decode")
+
+    assert asyncio.run(main()) > 2.0
+
+
+def test_engine_saved_slots_are_restored_by_next_start(tmp_path: Path) -> None:
+    """Only where the operator names a folder; files are private and deleted once they are read."""
+    folder = tmp_path / "slots"
+    config = random_config(tmp_path, n_slots=4, ctx_per_slot=4096, slots_folder=str(folder))
+
+    async def first() -> None:
+        async with serve(config) as (_, upstream):
+            await answer(upstream, chat("one"))
+            await answer(upstream, chat("two"))
+
+    async def second() -> list[int]:
+        async with serve(config) as (_, upstream):
+            assert list(folder.iterdir()) == []
+            return [(await answer(upstream, chat(name, 2))).cached_read for name in ("two", "one")]
+
+    asyncio.run(first())
+    saved = sorted(folder.iterdir())
+    assert [path.suffix for path in saved] == [".bin", ".bin", ".json"]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o077 for path in saved} == {0}
+    assert b"one" not in saved[-1].read_bytes()
+    assert min(asyncio.run(second())) > len(HEAD) + 200
+
+
+def test_engine_saved_slots_of_other_model_file_are_deleted(tmp_path: Path) -> None:
+    """Another context, type or file: nothing is restored."""
+    folder = tmp_path / "slots"
+    config = random_config(tmp_path, n_slots=4, ctx_per_slot=4096, slots_folder=str(folder))
+
+    async def main(config: EngineConfig, n_turns: int) -> int:
+        async with serve(config) as (_, upstream):
+            return (await answer(upstream, chat("one", n_turns))).cached_read
+
+    asyncio.run(main(config, 1))
+    other = random_config(tmp_path, n_slots=4, ctx_per_slot=2048, slots_folder=str(folder))
+    assert asyncio.run(main(other, 2)) == 0
+
+
+def test_engine_slots_beyond_disk_bound_are_not_saved(tmp_path: Path) -> None:
+    folder = tmp_path / "slots"
+    config = random_config(tmp_path, n_slots=4, ctx_per_slot=4096, slots_folder=str(folder), slots_disk_mib=3)
+
+    async def main() -> None:
+        async with serve(config) as (_, upstream):
+            for name in ("one", "two", "six"):  # 2 MB each
+                await answer(upstream, chat(name))
+
+    asyncio.run(main())
+    assert [path.suffix for path in sorted(folder.iterdir())] == [".bin", ".json"]
