@@ -135,9 +135,11 @@ class UpstreamRow(msgspec.Struct, frozen=True, omit_defaults=True):
     engine: dict[str, float] = {}  # of a self-hosted engine: names of `core.snapshot.ENGINE_FIGURES`
 
 
-# running, waiting: requests; *_ratio: 0 to 1; spec_accepted_ratio: accepted draft tokens over proposed ones
-ENGINE_FIGURES = ("running", "waiting", "kv_used_ratio", "kv_hit_ratio", "spec_accepted_ratio", "spec_accepted_length",
-                  "preemptions_per_s", "queue_p95_s", "prefill_p95_s", "decode_p95_s", "gpu_memory_bytes",
+# running, waiting: requests; *_ratio: 0 to 1; spec_accepted_ratio: accepted draft tokens over proposed ones; is_sleeping: 0, 1
+ENGINE_FIGURES = ("running", "waiting", "waiting_tokens", "max_running", "kv_used_ratio", "kv_tokens", "block_tokens",
+                  "kv_hit_ratio", "spec_accepted_ratio", "spec_accepted_length", "preemptions_per_s",
+                  "prefill_tokens_per_s", "decode_tokens_per_s", "inter_token_s", "queue_p95_s", "prefill_p95_s",
+                  "decode_p95_s", "is_sleeping", "gpu_memory_bytes",
                   "gpu_memory_growth_bytes_per_h", "cold_starts_1h", "cold_start_s", "age_s")
 
 
