@@ -28,7 +28,7 @@ routes:
 
 def scrapers_of(settings: Settings) -> dict[str, EngineScraper]:
     publisher = SignalPublisher(SignalBoard(5.0), WorkerPeers(), bytes)
-    return make_scrapers(settings, {}, publisher, SystemClock(), Random(1))
+    return make_scrapers(settings, {}, publisher, count_queued=lambda _: 0, clock=SystemClock(), rng=Random(1))
 
 
 def test_provider_of_an_engine_reads_its_page(sim: Sim) -> None:

@@ -276,11 +276,8 @@ class WorkerAggregate:
                 return await self._find_turn(question.turn)
             case "snapshot":
                 return await self._answer_about_snapshots(question.key)
-            case "engines":
-                return msgspec.msgpack.encode(self.read_engines())
-            case "signals":
-                self.receive_signals(question.key)
-                return b""
+            case "engines" | "signals":
+                return self._answer_about_engines(question)
             case "fleet":
                 return self._report_to_speaker(question.news)
             case _:
@@ -294,6 +291,12 @@ class WorkerAggregate:
             return msgspec.msgpack.encode(self.caches.read_histories())
         return msgspec.msgpack.encode(await self.caches.stats() if question.what == "caches"
                                       else await self.caches.purge(question.purge))
+
+    def _answer_about_engines(self, question: _Question) -> bytes:
+        if question.what == "signals":
+            self.receive_signals(question.key)
+            return b""
+        return msgspec.msgpack.encode(self.read_engines())
 
     async def _find_turn(self, sought: ResumeRequest | None) -> bytes:
         return msgspec.msgpack.encode(await self.turns.find_turn(sought) if sought is not None else None)

@@ -46,20 +46,21 @@ class SignalPublisher:
             self.board.publish(upstream, signals)
 
 
-def make_scrapers(settings: Settings, doors: Mapping[str, EngineEndpoint], publisher: SignalPublisher, clock: Clock, rng: Rng
-                  ) -> dict[str, EngineScraper]:
-    """By upstream. doors: of embedded engines."""
+def make_scrapers(settings: Settings, doors: Mapping[str, EngineEndpoint], publisher: SignalPublisher, *,
+                  count_queued: Callable[[str], int], clock: Clock, rng: Rng) -> dict[str, EngineScraper]:
+    """By upstream. doors: of embedded engines. count_queued: requests that wait in the gateway for an upstream."""
     scrapers: dict[str, EngineScraper] = {}
     publisher.board.keep_only(settings.upstreams)
     for name, upstream in settings.upstreams.items():
-        publish = partial(publisher.publish, name)
+        publish, queued = partial(publisher.publish, name), partial(count_queued, name)
         if isinstance(upstream, HttpUpstream) and upstream.engine_metrics != "off":
             kind = None if upstream.engine_metrics == "auto" else upstream.engine_metrics
             scrapers[name] = EngineScraper(kind, EnginePageClient(name, upstream, clock), clock, rng, publish=publish,
-                                           interval_s=settings.metrics.engine_interval_s)
+                                           count_queued=queued, interval_s=settings.metrics.engine_interval_s)
         elif isinstance(upstream, EmbeddedUpstream) and name in doors:
             scrapers[name] = EngineScraper("llamacpp", EmbeddedPageClient(name, doors[name], clock), clock, rng,
-                                           publish=publish, interval_s=settings.metrics.engine_interval_s)
+                                           publish=publish, count_queued=queued,
+                                           interval_s=settings.metrics.engine_interval_s)
     return scrapers
 
 

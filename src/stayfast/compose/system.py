@@ -50,7 +50,7 @@ from stayfast.compose.routes import RouteParts, bind_routes, make_routes, models
 from stayfast.compose.snapshot_source import SnapshotSource
 from stayfast.compose.snapshots import Snapshots, make_snapshots
 from stayfast.compose.state import state_report
-from stayfast.compose.telemetry import make_span_exporter, peer_addresses
+from stayfast.compose.telemetry import bound_rows, make_span_exporter, peer_addresses
 from stayfast.compose.tiers import make_tier_members
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
@@ -64,7 +64,7 @@ from stayfast.observe.fact_batch import FactBatch, FactConsumer
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import CONTENT_TYPE
-from stayfast.observe.metrics.definitions import WEBSOCKET_MESSAGES, WEBSOCKETS
+from stayfast.observe.metrics.definitions import ENGINE_BOUND, WEBSOCKET_MESSAGES, WEBSOCKETS
 from stayfast.observe.metrics.gen_ai import GenAiMetrics
 from stayfast.observe.metrics.job_metrics import JobMetrics
 from stayfast.observe.metrics.passthrough_metrics import PassThroughMetrics
@@ -122,6 +122,7 @@ class Observers:
         self.metrics = MetricsSink(clock, slo_bounds_s(settings), traffic=traffic, lost=self._lost,
                                    in_flight=current.in_flight, queued=current.queued,
                                    gauges=lambda: current.gauges() | self.fleet.gauges() | {
+                                       ENGINE_BOUND.name: bound_rows(self.probes.engine_bounds()),
                                        WEBSOCKETS.name: self.sockets.open_rows()},
                                    counters=lambda: current.counters() | self.fleet.counters() | {
                                        WEBSOCKET_MESSAGES.name: self.sockets.message_rows()})
@@ -297,9 +298,9 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     effective = SettingsReport(settings, old.effective if old is not None else None, clock.wall())
     observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()),
                                    peer_addresses(settings), observers.leases, effective, credentials, passing))
-    return System(settings, gateway, registry, prober, observers.aggregate, observers.signals.board, open_stores, turns, credentials,
-                  embedding=embeds, leases=observers.leases, refresher=make_refresher(named, registry, clock, sink),
-                  passthrough=passing, jobs=jobs, effective=effective, snapshots=observers.snapshots,
+    return System(settings, gateway, registry, prober, observers.aggregate, observers.signals.board, open_stores, turns,
+                  credentials, embedding=embeds, leases=observers.leases,
+                  refresher=make_refresher(named, registry, clock, sink), passthrough=passing, jobs=jobs, effective=effective, snapshots=observers.snapshots,
                   keys=keys.live if keys is not None else None, classifiers=classifiers, files=files)
 
 

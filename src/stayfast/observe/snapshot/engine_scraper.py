@@ -1,11 +1,11 @@
 """Fetches the `/metrics` pages of self-hosted engines, off the path of requests, and keeps their figures.
 
-Every interval (5 s by default), a tenth earlier or later, so that many engines are not read at the same moment. Rates are over
-the last RATE_S at least, so that a quiet engine's are not made of one request. Growth of GPU memory is the median slope over
-an hour. After MAX_FAILED failures in a row the interval is RETRY_S. A cold start is a new start time of the engine's process,
-and lasts until the first page after it. Each reading is published as `EngineSignals`, for the policies of all workers; a
-missing page publishes nothing, so that signals become stale. Snapshots show stale figures, too, with their `age_s`. A page is
-parsed in pieces of a millisecond, between which requests are served.
+Every interval (5 s by default), a tenth earlier or later, so that many engines are not read at the same moment. Rates are
+over the last RATE_S at least, so that a quiet engine's are not made of one request. Growth of GPU memory is the median slope
+over an hour. After MAX_FAILED failures in a row the interval is RETRY_S. A cold start is a new start time of the engine's
+process, and lasts until the first page after it. Each reading is published as `EngineSignals`, for the policies of all
+workers, and judged by what the engine is bound; a missing page publishes nothing, so that signals become stale. Snapshots show
+stale figures, too, with their `age_s`. A page is parsed in pieces of a millisecond, between which requests are served.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ import msgspec
 from stayfast.core.clock import Clock, Rng
 from stayfast.core.engine_signals import EngineSignals
 from stayfast.observe.snapshot.machine import median_slope
+from stayfast.policy.engines.bound_by import Bound, BoundJudge
 from stayfast.wire.engines.alias_tables import EngineKind
 from stayfast.wire.engines.load_report import REPORT_PATHS, add_report
 from stayfast.wire.engines.page import MetricsPage, split_page
@@ -29,6 +30,7 @@ RETRY_S: Final = 60.0
 MAX_FAILED: Final = 60  # five minutes: a cold start is timed to the interval
 RATE_S: Final = 60.0
 HOUR_S: Final = 3600.0
+STALE_INTERVALS: Final = 3  # failures after which its load is unknown, as `upstreams.state.signal_board` has it
 MEMORY_EVERY_S: Final = 30.0
 MIN_GROWTH_S: Final = 600.0
 NO_REPORT_S: Final = 600.0  # an engine without a report is asked again after it
@@ -53,17 +55,20 @@ async def publish_nothing(signals: EngineSignals) -> None:
 class EngineScraper:
     """One engine. For one event loop."""
 
-    __slots__ = ("_clock", "_cold_starts", "_growth", "_interval_s", "_kind", "_memory", "_n_failed", "_no_report_until",
+    __slots__ = ("_clock", "_cold_starts", "_count_queued", "_growth", "_interval_s", "_judge", "_kind", "_memory", "_n_failed", "_no_report_until",
                  "_path", "_publish", "_readings", "_rng", "_source")
 
     def __init__(self, kind: EngineKind | None, source: EnginePageSource, clock: Clock, rng: Rng, *,
-                 publish: Publish = publish_nothing, interval_s: float = SCRAPE_EVERY_S) -> None:
-        """kind: None: recognised by the names on its page."""
+                 publish: Publish = publish_nothing, count_queued: Callable[[], int] = int,
+                 interval_s: float = SCRAPE_EVERY_S) -> None:
+        """kind: None: recognised by the names on its page. count_queued: requests that wait in the gateway for it."""
         self._kind = kind
         self._source = source
         self._clock = clock
         self._rng = rng
         self._publish = publish
+        self._count_queued = count_queued
+        self._judge = BoundJudge()
         self._interval_s = interval_s
         self._path = ""  # where its page was found
         self._no_report_until = 0.0
@@ -88,17 +93,26 @@ class EngineScraper:
         if reading is None:
             self._n_failed += 1
             self._path = ""
+            if self._n_failed >= STALE_INTERVALS:
+                self._judge.observe(None, 0)
             return
         self._n_failed = 0
         now = self._clock.now()
         self._add(await self._with_report(reading, now), now)
-        await self._publish(self.signals())
+        signals = self.signals()
+        self._judge.observe(signals, self._count_queued())
+        await self._publish(signals)
 
     def signals(self) -> EngineSignals:
         """Of the newest page, of which there must be one."""
         read_at, newest = self._readings[-1]
         first_at, first = self._readings[0]
         return make_signals(newest, compare_readings(first, newest, read_at - first_at), read_at)
+
+    @property
+    def bound(self) -> Bound:
+        """What the engine is bound by."""
+        return self._judge.bound
 
     async def _read(self) -> EngineReading | None:
         """The page, where it was before, or where it may be."""
@@ -192,6 +206,10 @@ class EngineScrapers:
         for scraper in self._scrapers.values():
             scraper.close()
         self._tasks = []
+
+    def bounds(self) -> dict[str, str]:
+        """What each engine is bound by."""
+        return {name: scraper.bound.value for name, scraper in self._scrapers.items()}
 
     def collect(self, now: float) -> "EngineParts":
         found = {name: scraper.figures(now) for name, scraper in self._scrapers.items()}
