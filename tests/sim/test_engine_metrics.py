@@ -1,12 +1,16 @@
 """Pages of engines over HTTP, as the gateway fetches them."""
 
 import asyncio
+from random import Random
 
 import pytest
 
-from stayfast.compose.engine_metrics import EnginePageClient, make_scrapers
+from stayfast.compose.engine_metrics import EnginePageClient, SignalPublisher, make_scrapers
 from stayfast.core.clock import SystemClock
+from stayfast.observe.snapshot.engine_scraper import EngineScraper
 from stayfast.settings import HttpUpstream, Settings, SettingsText, load_settings
+from stayfast.upstreams.state.signal_board import SignalBoard
+from stayfast.workers.channels import WorkerPeers
 from tests.sim.running import Sim
 
 pytestmark = pytest.mark.sockets
@@ -22,6 +26,11 @@ routes:
 """), {})
 
 
+def scrapers_of(settings: Settings) -> dict[str, EngineScraper]:
+    publisher = SignalPublisher(SignalBoard(5.0), WorkerPeers(), bytes)
+    return make_scrapers(settings, {}, publisher, count_queued=lambda _: 0, clock=SystemClock(), rng=Random(1))
+
+
 def test_provider_of_an_engine_reads_its_page(sim: Sim) -> None:
     """`kind: vllm` is all that is written."""
     sim.control("POST", "engine", {"figures": {"waiting": 7}, "provider": "openai"})
@@ -29,7 +38,7 @@ def test_provider_of_an_engine_reads_its_page(sim: Sim) -> None:
         "f.yaml", f"upstreams: {{up: {{kind: vllm, base_url: '{sim.url}/openai/v1'}}}}\nroutes: {{chat: [up]}}"), {})
 
     async def main() -> dict[str, float]:
-        (scraper,) = make_scrapers(settings, SystemClock()).values()
+        (scraper,) = scrapers_of(settings).values()
         await scraper.scrape()
         scraper.close()
         return scraper.figures(SystemClock().now())
@@ -42,7 +51,7 @@ def test_scrapers_of_settings_read_the_page_of_their_upstream(sim: Sim, how: str
     sim.control("POST", "engine", {"figures": {"waiting": 7}, "provider": "openai"})
 
     async def main() -> dict[str, float]:
-        (scraper,) = make_scrapers(settings_of(sim, how), SystemClock()).values()
+        (scraper,) = scrapers_of(settings_of(sim, how)).values()
         await scraper.scrape()
         scraper.close()
         return scraper.figures(SystemClock().now())
@@ -54,20 +63,20 @@ def test_scrapers_of_settings_read_the_page_of_their_upstream(sim: Sim, how: str
 
 def test_scrapers_other_engine_or_no_setting_reads_nothing(sim: Sim) -> None:
     async def main() -> dict[str, float]:
-        (scraper,) = make_scrapers(settings_of(sim, "sglang"), SystemClock()).values()
+        (scraper,) = scrapers_of(settings_of(sim, "sglang")).values()
         await scraper.scrape()
         scraper.close()
         return scraper.figures(SystemClock().now())
 
     assert asyncio.run(main()) == {}
-    assert make_scrapers(settings_of(sim, "off"), SystemClock()) == {}
+    assert scrapers_of(settings_of(sim, "off")) == {}
 
 
 def test_page_client_missing_page_or_server_is_none(sim: Sim) -> None:
     async def main() -> list[str | None]:
         clients = [EnginePageClient("up", HttpUpstream("openai", url), SystemClock())
                    for url in (f"{sim.url}/nobody/v1", "http://127.0.0.1:9/v1")]
-        pages = [await client.fetch() for client in clients]
+        pages = [await client.fetch("/metrics") for client in clients]
         for client in clients:
             client.close()
         return pages

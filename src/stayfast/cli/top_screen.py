@@ -23,8 +23,9 @@ class Column(NamedTuple):
 
 _ROUTES = (Column("req/s", 7), Column("TTFT p50", 9), Column("p95", 7), Column("p99", 7), Column("late%", 6),
            Column("err%", 6), Column("hdg%", 6), Column("cach%", 6), Column("tok/s", 7), Column("$/h", 8))
+BOUNDS = ("memory", "prefill", "decode", "gateway")  # what an engine is bound by and needs attention
 _UPSTREAMS = (Column("req/s", 7), Column("fly", 5), Column("limit", 7), Column("TTFT p50", 9), Column("p95", 7),
-              Column("p99", 7), Column("err%", 6), Column("quota%", 7), Column("breaker", 11))
+              Column("p99", 7), Column("err%", 6), Column("quota%", 7), Column("state", 14))
 
 
 def draw_screen(frame: LiveFrame, ink: TerminalStyle, *, url: str, age_s: float = 0.0, n_lines: int | None = None,
@@ -92,9 +93,10 @@ def _route_line(row: LiveRoute) -> str:
 
 
 def _upstream_line(row: LiveUpstream) -> str:
-    breaker = f"off {row.suspended_s:.0f} s" if row.suspended_s > 0 else row.breaker
+    bound = f"{row.bound_by}-bound" if row.bound_by in BOUNDS else row.breaker
+    state = f"off {row.suspended_s:.0f} s" if row.suspended_s > 0 else row.breaker if row.breaker != "closed" else bound
     cells = (f"{row.rps:.1f}", f"{row.in_flight}", "-" if row.limit is None else f"{row.limit:.0f}", *_spread(row),
-             _percent(row.failed_ratio), "-" if row.quota_left is None else f"{100 * row.quota_left:.0f}", breaker)
+             _percent(row.failed_ratio), "-" if row.quota_left is None else f"{100 * row.quota_left:.0f}", state)
     return _line(row.name, cells, _UPSTREAMS)
 
 

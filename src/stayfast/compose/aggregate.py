@@ -67,11 +67,12 @@ _NORMAL_S = 3600.0
 class _Question(msgspec.Struct, frozen=True):
     """A message from one worker to another."""
 
-    what: str  # metrics, list, one, caches, purge, answer, histories, traffic, prompts, turn, fleet, snapshot, engines
+    what: str  # metrics, list, one, caches, purge, answer, histories, traffic, prompts, turn, fleet, snapshot, engines,
+    # signals
     query: RecentRequestsQuery = RecentRequestsQuery()
     request_id: str = ""
     purge: PurgeFilter = PurgeFilter()
-    key: bytes = b""  # of an answer; or a message about snapshots
+    key: bytes = b""  # of an answer; or a message about snapshots or signals
     turn: ResumeRequest | None = None
     news: FleetNews | None = None
 
@@ -79,6 +80,11 @@ class _Question(msgspec.Struct, frozen=True):
 def wrap_snapshot_message(message: bytes) -> bytes:
     """A message about snapshots, for another worker."""
     return msgspec.msgpack.encode(_Question("snapshot", key=message))
+
+
+def wrap_signals(message: bytes) -> bytes:
+    """Readings of engines, for another worker."""
+    return msgspec.msgpack.encode(_Question("signals", key=message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,7 @@ class WorkerAggregate:
     answer_snapshot: Callable[[bytes], Awaitable[bytes]] | None = None
     has_aliases: bool = False  # also the metrics' common names
     read_engines: Callable[[], Mapping[str, Mapping[str, float]]] = dict  # engines' figures by upstream, for these names
+    receive_signals: Callable[[bytes], object] = bytes  # readings of engines, from the worker that reads them
     versions: PromptVersions | None = None  # of system prompts; None: in a laboratory
     shows_prompts: Callable[[], bool] = bool  # whether texts of prompts may leave this worker
 
@@ -269,8 +276,8 @@ class WorkerAggregate:
                 return await self._find_turn(question.turn)
             case "snapshot":
                 return await self._answer_about_snapshots(question.key)
-            case "engines":
-                return msgspec.msgpack.encode(self.read_engines())
+            case "engines" | "signals":
+                return self._answer_about_engines(question)
             case "fleet":
                 return self._report_to_speaker(question.news)
             case _:
@@ -284,6 +291,12 @@ class WorkerAggregate:
             return msgspec.msgpack.encode(self.caches.read_histories())
         return msgspec.msgpack.encode(await self.caches.stats() if question.what == "caches"
                                       else await self.caches.purge(question.purge))
+
+    def _answer_about_engines(self, question: _Question) -> bytes:
+        if question.what == "signals":
+            self.receive_signals(question.key)
+            return b""
+        return msgspec.msgpack.encode(self.read_engines())
 
     async def _find_turn(self, sought: ResumeRequest | None) -> bytes:
         return msgspec.msgpack.encode(await self.turns.find_turn(sought) if sought is not None else None)

@@ -135,6 +135,17 @@ class CurrentSystem:
         in_gateway = admit.places.queue_depths() if isinstance(admit, Admission) else ()
         return [*(((GATEWAY, band), n) for band, n in in_gateway), *queue_rows(self._running.registry)]
 
+    def n_queued_for(self, upstream: str) -> int:
+        """Requests of all workers that wait for a place at an upstream, and of this one for a place in the gateway."""
+        running = self._running
+        member = next((one for one in self.members() if one.upstream.name == upstream), None)
+        if running is None or member is None:
+            return 0
+        shared = [limited.shared_limit for limited in member.all_limiters if limited.shared_limit is not None]
+        admit = running.gateway.admit
+        in_gateway = admit.places.n_waiting if isinstance(admit, Admission) else 0
+        return member.n_waiting + sum(limit.n_waiting_elsewhere() for limit in shared) + in_gateway
+
     def gauges(self) -> Samples:
         running = self._running
         if running is None:

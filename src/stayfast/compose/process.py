@@ -207,14 +207,16 @@ class Process:
             self._observers.log.write_event("reloaded", upstreams=len(settings.upstreams), routes=len(settings.routes))
 
     def _build(self, settings: Settings, old: System | None, files: ClassifierFiles) -> System:
-        engine_addresses = self._engine_addresses
-        engines: dict[str, EngineEndpoint] = {name: self._engines[name] if engine_addresses is None else ParentEngine(name,
-                                                                                                                engine_addresses)
-                                  for name in settings.engines}
         stored = self._stored
         jobs = stored.jobs.make_service(settings) if stored is not None else None
-        return build(settings, self._observers, engines, self._clock, self._rng, old=old, jobs=jobs,
+        return build(settings, self._observers, self._engine_doors(settings), self._clock, self._rng, old=old, jobs=jobs,
                      keys=stored.keys if stored is not None else None, files=files)
+
+    def _engine_doors(self, settings: Settings) -> dict[str, EngineEndpoint]:
+        """The embedded engines, by upstream."""
+        addresses = self._engine_addresses
+        return {name: self._engines[name] if addresses is None else ParentEngine(name, addresses)
+                for name in settings.engines}
 
     def _warn_about_keys(self, why: str) -> None:
         self._observers.log.write_event("keys_store", level="warning", detail=why)
@@ -246,8 +248,9 @@ class Process:
         if self._stored is not None:
             self._stored.jobs.settings = system.settings
         self._observers.fleet.begin(system.settings, system.registry)
-        self._observers.probes.begin(store_sites(system.settings), make_scrapers(system.settings, self._clock),
-                                     self._tasks.spawn)
+        scrapers = make_scrapers(system.settings, self._engine_doors(system.settings), self._observers.signals,
+                                 count_queued=self._observers.current.n_queued_for, clock=self._clock, rng=self._rng)
+        self._observers.probes.begin(store_sites(system.settings), scrapers, self._tasks.spawn)
         if system.embedding is not None:
             self._tasks.spawn(self._load_embedder(system, system.embedding))
         elif why := explain_missing_packages(system.settings, has_head=system.files.needs_encoder(system.settings)):

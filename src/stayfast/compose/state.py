@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from stayfast.core.engine_signals import EngineSignals
 from stayfast.pipeline.admission.controller import UNLIMITED, AdmissionController
 from stayfast.pipeline.admission.tenants import Tenant
 from stayfast.pipeline.attempts.hedge_plans import Hedging
@@ -17,17 +18,18 @@ from stayfast.pipeline.plan import Route
 from stayfast.pipeline.routing.selector import UpstreamSelector
 from stayfast.pipeline.stages.admit.admission import Admission, Admit
 from stayfast.upstreams.state.limiter import ConcurrencyLimiter
+from stayfast.upstreams.state.signal_board import SignalBoard
 from stayfast.upstreams.state.upstream_state import MAX_NAME, ModelHealth, Registry, UpstreamState
 
 MAX_TENANTS = 100  # the newest
 Json = dict[str, Any]
 
 
-def state_report(registry: Registry, routes: Mapping[str, Route], admit: Admit, *, prefix: Mapping[str, Any],
-                 fleet: Mapping[str, Any], worker: int, now: float) -> bytes:
+def state_report(registry: Registry, routes: Mapping[str, Route], admit: Admit, *, signals: SignalBoard,
+                 prefix: Mapping[str, Any], fleet: Mapping[str, Any], worker: int, now: float) -> bytes:
     """The state of one worker. prefix: of prompt caches, by route. fleet: of what several gateways share."""
     state: Json = {"worker": worker,
-                   "upstreams": {member.upstream.name: _describe_upstream(member, now) for member in registry},
+                   "upstreams": {member.upstream.name: _describe_upstream(member, signals, now) for member in registry},
                    "routes": {name: _describe_route(route, now) for name, route in routes.items()}}
     if isinstance(admit, Admission):
         state["admission"] = _describe_admission(admit, now)
@@ -38,7 +40,7 @@ def state_report(registry: Registry, routes: Mapping[str, Route], admit: Admit, 
     return msgspec.json.encode(state)
 
 
-def _describe_upstream(member: UpstreamState, now: float) -> Json:
+def _describe_upstream(member: UpstreamState, board: SignalBoard, now: float) -> Json:
     pool, predictors, flow = member.retry_budget.budget, member.predictors, member.flow
     pool.expire(now)
     report: Json = {
@@ -47,6 +49,9 @@ def _describe_upstream(member: UpstreamState, now: float) -> Json:
         "breakers": [_describe_breaker(health, now) for health in dict.fromkeys((member.own_health, *member.healths))],
         "usual_ttft_ms": _ms(member.baselines.all.baseline_s), "quickest_ttft_ms": _ms(member.fastest_ttft_s),
         "extra_attempts_tokens": round(pool.withdrawn)}
+    signals = board.signals_of(member.upstream.name, now)
+    if signals is not None:
+        report["engine"] = _describe_signals(signals, now)
     if predictors is not None:
         report["prediction_error_ratio"] = predictors.error_ratio
     places = member.whole_limiter.job_places
@@ -58,6 +63,13 @@ def _describe_upstream(member: UpstreamState, now: float) -> Json:
         report["flow"] = {"usual_gap_ms": _ms(flow.usual_s), "stall_after_ms": _ms(flow.limit_s(now)),
                           "slowness_factor": flow.load_factor(now)}
     return report
+
+
+def _describe_signals(signals: EngineSignals, now: float) -> Json:
+    """What the engine shows; without what it does not."""
+    shown = {name: value for name, value in msgspec.structs.asdict(signals).items()
+             if value is not None and name != "read_at"}
+    return {**shown, "age_s": now - signals.read_at}
 
 
 def _describe_limit(limited: ConcurrencyLimiter) -> Json:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from stayfast.compose.aggregate import TurnRegistry, WorkerAggregate, wrap_snapshot_message
+from stayfast.compose.aggregate import TurnRegistry, WorkerAggregate, wrap_signals, wrap_snapshot_message
 from stayfast.compose.assembly import assemble
 from stayfast.compose.cache_reports import Caches
 from stayfast.compose.caching import (
@@ -31,6 +31,7 @@ from stayfast.compose.credentials import (
     make_credentials,
 )
 from stayfast.compose.current import CurrentSystem, Running
+from stayfast.compose.engine_metrics import SignalPublisher
 from stayfast.compose.enough import EnoughRoutes
 from stayfast.compose.fleet import (
     boot_name,
@@ -49,7 +50,7 @@ from stayfast.compose.routes import RouteParts, bind_routes, make_routes, models
 from stayfast.compose.snapshot_source import SnapshotSource
 from stayfast.compose.snapshots import Snapshots, make_snapshots
 from stayfast.compose.state import state_report
-from stayfast.compose.telemetry import make_span_exporter, peer_addresses
+from stayfast.compose.telemetry import bound_rows, make_span_exporter, peer_addresses
 from stayfast.compose.tiers import make_tier_members
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
@@ -63,7 +64,7 @@ from stayfast.observe.fact_batch import FactBatch, FactConsumer
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import CONTENT_TYPE
-from stayfast.observe.metrics.definitions import WEBSOCKET_MESSAGES, WEBSOCKETS
+from stayfast.observe.metrics.definitions import ENGINE_BOUND, WEBSOCKET_MESSAGES, WEBSOCKETS
 from stayfast.observe.metrics.gen_ai import GenAiMetrics
 from stayfast.observe.metrics.job_metrics import JobMetrics
 from stayfast.observe.metrics.passthrough_metrics import PassThroughMetrics
@@ -95,6 +96,7 @@ from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.credentials.renewed import RenewedCredential
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from stayfast.upstreams.embedded import NATIVE_LOCAL_APIS, TASK_APIS, Address, EngineEndpoint, LocalUpstream
+from stayfast.upstreams.state.signal_board import SignalBoard
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 from stayfast.wire.quirks import Quirk
 from stayfast.workers.channels import WorkerPeers
@@ -120,6 +122,7 @@ class Observers:
         self.metrics = MetricsSink(clock, slo_bounds_s(settings), traffic=traffic, lost=self._lost,
                                    in_flight=current.in_flight, queued=current.queued,
                                    gauges=lambda: current.gauges() | self.fleet.gauges() | {
+                                       ENGINE_BOUND.name: bound_rows(self.probes.engine_bounds()),
                                        WEBSOCKETS.name: self.sockets.open_rows()},
                                    counters=lambda: current.counters() | self.fleet.counters() | {
                                        WEBSOCKET_MESSAGES.name: self.sockets.message_rows()})
@@ -146,6 +149,7 @@ class Observers:
         if self.leases is not None:
             self.leases.leader.count_live = lambda: self.fleet.part.n_gateways
         peers, versions = siblings or WorkerPeers(), PromptVersions(clock)
+        self.signals = SignalPublisher(SignalBoard(settings.metrics.engine_interval_s), peers, wrap_signals)
         self.snapshots = make_snapshots(
             gateway, SnapshotSource(traffic, self.probes, reported, current, clock, flush=self.batch.flush, worker=peers.n,
                                     is_draining=lambda: self.fleet.part.is_draining, read_fleet=self.fleet.rows,
@@ -154,8 +158,8 @@ class Observers:
             warn=lambda why: self.log.write_event("snapshots_not_stored", level="warning", detail=why))
         self.aggregate = WorkerAggregate(self.metrics, recent, self.batch.flush, peers, Caches(current.routes),
                                         TurnRegistry(current.turns), self.fleet, self.snapshots.answer,
-                                        settings.metrics.aliases, self.probes.engine_figures, versions,
-                                        current.shows_prompts)
+                                        settings.metrics.aliases, self.probes.engine_figures,
+                                        self.signals.receive, versions, current.shows_prompts)
         self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))
 
     async def _read_caches(self) -> bytes:
@@ -193,6 +197,7 @@ class System:
     registry: Registry
     prober: Prober
     together: WorkerAggregate
+    signals: SignalBoard  # of engines; for all policies of this worker
     stores: Stores
     turns: Mapping[str, ServedTurn]  # by upstream
     credentials: Sources
@@ -237,7 +242,7 @@ class System:
         """The state of upstreams, routes and admission, as JSON."""
         gateway, now = self.gateway, self.gateway.timers.clock.now()
         routes = gateway.router.routes
-        return state_report(self.registry, routes, gateway.admit, prefix=prefix_state(routes, now),
+        return state_report(self.registry, routes, gateway.admit, signals=self.signals, prefix=prefix_state(routes, now),
                             fleet=quota_state(self.leases), worker=self.together.peers.n, now=now)
 
     def effective_settings(self) -> bytes:
@@ -293,9 +298,9 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     effective = SettingsReport(settings, old.effective if old is not None else None, clock.wall())
     observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()),
                                    peer_addresses(settings), observers.leases, effective, credentials, passing))
-    return System(settings, gateway, registry, prober, observers.aggregate, open_stores, turns, credentials,
-                  embedding=embeds, leases=observers.leases, refresher=make_refresher(named, registry, clock, sink),
-                  passthrough=passing, jobs=jobs, effective=effective, snapshots=observers.snapshots,
+    return System(settings, gateway, registry, prober, observers.aggregate, observers.signals.board, open_stores, turns,
+                  credentials, embedding=embeds, leases=observers.leases,
+                  refresher=make_refresher(named, registry, clock, sink), passthrough=passing, jobs=jobs, effective=effective, snapshots=observers.snapshots,
                   keys=keys.live if keys is not None else None, classifiers=classifiers, files=files)
 
 

@@ -15,6 +15,7 @@ from stayfast.observe.metrics.definitions import AFFINITY, BREAKER_STATE, EJECTE
 from stayfast.observe.tracing.config import Peer, TraceConfig, provider_name
 from stayfast.observe.tracing.exporter import Exporter, SpanExporter
 from stayfast.pipeline.plan import Route
+from stayfast.policy.engines.bound_by import Bound
 from stayfast.policy.resilience.breaker import BreakerState
 from stayfast.settings import HttpUpstream, Settings
 from stayfast.turns import threads
@@ -58,6 +59,11 @@ def queue_rows(registry: Registry) -> list[tuple[tuple[str, str], int]]:
     """Waiting requests, by upstream and lane."""
     return [((member.upstream.name, limited.lane), limited.n_waiting) for member in registry
             for limited in member.all_limiters]
+
+
+def bound_rows(bounds: Mapping[str, str]) -> list[tuple[tuple[str, ...], float]]:
+    """Of each engine that this worker reads, one series for each thing that it may be bound by."""
+    return [((upstream, bound.value), float(bound == now)) for upstream, now in bounds.items() for bound in Bound]
 
 
 def thread_rows(served: Mapping[str, ServedTurn]) -> Samples:

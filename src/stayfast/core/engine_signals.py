@@ -24,5 +24,6 @@ class EngineSignals(msgspec.Struct, frozen=True, gc=False):
     spec_accepted_length: float | None = None  # tokens of one step, the own one included
     prefill_tokens_per_s: float | None = None  # uncached prompt tokens over the time of prefills
     decode_tokens_per_s: float | None = None  # of all answers together
+    inter_token_s: float | None = None  # mean time between two tokens of one answer
     queue_p95_s: float | None = None
     is_sleeping: bool | None = None

@@ -133,11 +133,14 @@ class UpstreamRow(msgspec.Struct, frozen=True, omit_defaults=True):
     price_age_days: float | None = None  # of the oldest list price in use
     is_from_table: bool = False  # some model here has a list price, none of its own
     engine: dict[str, float] = {}  # of a self-hosted engine: names of `core.snapshot.ENGINE_FIGURES`
+    bound_by: str = ""  # what limits that engine: memory, prefill, decode, gateway, none, unknown; empty: no engine is read
 
 
-# running, waiting: requests; *_ratio: 0 to 1; spec_accepted_ratio: accepted draft tokens over proposed ones
-ENGINE_FIGURES = ("running", "waiting", "kv_used_ratio", "kv_hit_ratio", "spec_accepted_ratio", "spec_accepted_length",
-                  "preemptions_per_s", "queue_p95_s", "prefill_p95_s", "decode_p95_s", "gpu_memory_bytes",
+# running, waiting: requests; *_ratio: 0 to 1; spec_accepted_ratio: accepted draft tokens over proposed; is_sleeping: 0/1
+ENGINE_FIGURES = ("running", "waiting", "waiting_tokens", "max_running", "kv_used_ratio", "kv_tokens", "block_tokens",
+                  "kv_hit_ratio", "spec_accepted_ratio", "spec_accepted_length", "preemptions_per_s",
+                  "prefill_tokens_per_s", "decode_tokens_per_s", "inter_token_s", "queue_p95_s", "prefill_p95_s",
+                  "decode_p95_s", "is_sleeping", "gpu_memory_bytes",
                   "gpu_memory_growth_bytes_per_h", "cold_starts_1h", "cold_start_s", "age_s")
 
 
@@ -313,6 +316,7 @@ class LiveUpstream(msgspec.Struct, frozen=True, omit_defaults=True):
     limit_why: str = ""
     breaker: str = "closed"
     why: str = ""  # of the breaker or the suspension
+    bound_by: str = ""  # as in UpstreamRow
     suspended_s: float = 0.0
     failed_ratio: float = 0.0
     ttft_s: Spread = Spread()

@@ -23,7 +23,7 @@ from stayfast.settings.yaml_nodes import Node, YamlList, YamlMapping, YamlScalar
 
 HIDDEN = "(hidden)"
 BY_DEFAULT = "default"  # source of an override that repeats a default
-READ_AT_START = ("server.host", "server.port", "workers", "tracing", "metrics.gen_ai")
+READ_AT_START = ("server.host", "server.port", "workers", "tracing", "metrics.gen_ai", "metrics.engine_interval_s")
 _VARIABLES = frozenset(name for name, _ in OVERRIDES)
 _RELOADED = ", reload at "
 

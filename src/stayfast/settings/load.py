@@ -22,6 +22,7 @@ from stayfast.settings.added_kinds import AddedUpstream, load_added_kinds
 from stayfast.settings.consistency import embedded_engine_problem, find_contradictions, find_unknown_upstreams
 from stayfast.settings.decoder import BAD, Decoder, RecordField, kind_words
 from stayfast.settings.effective import setting_sources
+from stayfast.settings.engine_routes import apply_engine_defaults
 from stayfast.settings.fallbacks import expand_fallbacks
 from stayfast.settings.hooks import expand_hooks, load_hook
 from stayfast.settings.migration_hints import KEY_HINTS, foreign_file_hint
@@ -106,6 +107,7 @@ def load_settings(source: SettingsText, variables: Mapping[str, str], overrides:
         _use_model(tree, model)
     apply_presets(tree)
     apply_providers(tree, variables)
+    apply_engine_defaults(tree)
     problems += expand_fallbacks(tree)
     expand_hooks(tree)
     added_kinds, found = load_added_kinds(tree, _BUILT_IN_KINDS)

@@ -235,6 +235,12 @@ class MetricsSettings:
     aliases: Annotated[bool, SettingDoc(
         "Also the figures under common names, such as llm_request_duration_seconds and kv_cache_hit_rate. Read at start "
         "only.")] = False
+    engine_interval_s: Annotated[float, SettingDoc(
+        "Time between two readings of an engine's own metrics, for all workers together; older than three of them, they are "
+        "unknown. Read at start only.", minimum=0.5, maximum=300)] = 5.0
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 @dataclass(frozen=True, slots=True)

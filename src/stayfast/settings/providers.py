@@ -33,7 +33,8 @@ class ProviderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row. base_url: may have parts in braces (ADDRESS_FIELDS); empty: there is no common address. key_variable: of the
     default key. key_header: empty: of the kind. credentials: that are used without a key, if its variable is not set. paths:
     by API, instead of the usual ones. service_tiers: its words
-    for the speeds of policy.tiers. price_list: its rows in price_table.json, for hosts that match price_hosts.
+    for the speeds of policy.tiers. health_paths: at the root of its address, the newest version's first; 200: it serves.
+    has_prefix_cache: of prompts, which `affinity` uses. counts_tokens: it has `/tokenize` for messages. price_list: its rows in price_table.json, for hosts that match price_hosts.
     """
 
     kind: Protocol
@@ -48,6 +49,10 @@ class ProviderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request_usage: bool = False
     supports_continuation: bool = False
     engine_metrics: Literal["off", "auto"] = "off"
+    health_paths: tuple[str, ...] = ()
+    health_timeout_s: float = 1.0
+    has_prefix_cache: bool = False
+    counts_tokens: bool = False
     is_local: bool = False
     price_list: str = ""
     price_hosts: str = ""

@@ -104,9 +104,12 @@ class HttpUpstream:
         "SGLang in chat. Required by on_stall: rescue.")] = False
     send_deadline: Annotated[bool, SettingDoc(
         "Send the remaining seconds as x-request-timeout: for another Stayfast, and engines that read it.")] = False
-    engine_metrics: Annotated[Literal["off", "auto", "vllm", "sglang", "llamacpp"], SettingDoc(
-        "Read /metrics of your own engine every 5 s, at the root of base_url, with its key and headers. auto: recognise the "
-        "engine by the names there. Not for hosted APIs.")] = "off"
+    engine_metrics: Annotated[Literal["off", "auto", "vllm", "sglang", "llamacpp", "trtllm", "tgi"], SettingDoc(
+        "Read /metrics of your own engine, at the root of base_url, with its key and headers (docs/engines.md). auto: "
+        "recognise the engine by the names there. Not for hosted APIs.")] = "off"
+    metrics_url: Annotated[str, SettingDoc(
+        "Address of its metrics without /metrics, if they are not at the root of base_url: Triton's port 8002.", pattern=URL,
+        form="like http://host:8002, without user, password, ? and #", is_secret=True)] = ""
     probe: Annotated[bool, PROBE] = True
     limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
     breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
@@ -142,6 +145,9 @@ class HttpUpstream:
         check_headers(self.headers)
         if self.engine_metrics != "off" and (self.kind != "openai" or self._is_hosted(row)):
             raise ValueError(f"engine_metrics must be off for {self.host}: only engines of your own have /metrics")
+        if self.metrics_url and self.engine_metrics == "off":
+            raise ValueError("metrics_url has no effect where engine_metrics is off")
+        object.__setattr__(self, "metrics_url", self.metrics_url.rstrip("/"))
         if self.credentials is not None:
             self._check_credentials(self.credentials)
         else:

@@ -1,6 +1,7 @@
 """The /metrics page of a simulated engine: its own figures, and those that are set."""
 
 import asyncio
+from random import Random
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ def scraped(page: EnginePage, seconds: float = 120.0, *, is_busy: bool = False) 
             for _ in range(3):
                 provider.engine.submit(100, 100_000)
 
-        scraper = EngineScraper(None, SimulatedPage(provider, page), loop)
+        scraper = EngineScraper(None, SimulatedPage(provider, page), loop, Random(1))
         task = asyncio.create_task(scraper.run())
         await asyncio.sleep(seconds)
         task.cancel()
@@ -45,7 +46,7 @@ def test_engine_page_prefix_cache_counts_the_engines_own_hits() -> None:
     async def main(loop: SimLoop) -> dict[str, float]:
         provider = Provider("sim", ProviderConfig(engine=EngineModel(cache_tokens=10_000)), loop)
         assert provider.engine is not None
-        scraper = EngineScraper(None, SimulatedPage(provider), loop)
+        scraper = EngineScraper(None, SimulatedPage(provider), loop, Random(1))
         await scraper.scrape()
         for _ in range(4):
             await asyncio.sleep(5)

@@ -25,6 +25,7 @@ def test_signal_board_forgotten_upstream_is_unknown() -> None:
     """A reload that removes an upstream removes its reading."""
     board = SignalBoard(5.0)
     board.publish("a", EngineSignals(100.0))
-    board.forget("a")
-    board.forget("a")
+    board.publish("b", EngineSignals(100.0))
+    board.keep_only(["b", "c"])
     assert board.signals_of("a", 100.0) is None
+    assert board.signals_of("b", 100.0) is not None

@@ -1,5 +1,6 @@
 """Self-hosted engines, planted: figures as scraped from them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from stayfast.lab.doctor.recorded import GIB, spread, with_prompts, with_traffic, with_upstream
@@ -12,6 +13,12 @@ QUEUE: dict[str, float] = {"running": 64.0, "waiting": 40.0, "queue_p95_s": 2.0}
 
 def _engine(scene: Scene, **figures: float) -> Scene:
     return scene.amend(with_upstream("north", n_attempts=600, engine={**CALM, **figures}))
+
+
+def _bound(scene: Scene, bound: str, waiting_here: int = 0, figures: Mapping[str, float] = CALM) -> Scene:
+    """An engine that its readings show to be bound by something. waiting_here: in the gateway, at the limit of 20."""
+    return scene.amend(with_upstream("north", n_attempts=600, engine={**CALM, **figures}, bound_by=bound, in_flight=20,
+                                     waiting=waiting_here, limit=20.0))
 
 
 def _batches(scene: Scene, batching: str) -> Scene:
@@ -37,6 +44,20 @@ PLANTS = (
           lambda scene: _engine(scene, **{**QUEUE, "kv_used_ratio": 0.3}), touches=ENGINE),
     Plant("engine with a short queue of a moment", "engine.compute_bound", False,
           lambda scene: _engine(scene, **{**QUEUE, "queue_p95_s": 0.02, "kv_used_ratio": 0.3}), touches=ENGINE),
+    Plant("engine whose prompts wait for their prefill", "engine.prefill_bound", True,
+          lambda scene: _bound(scene, "prefill", 0, {**QUEUE, "kv_used_ratio": 0.3, "prefill_tokens_per_s": 9000.0}),
+          touches=ENGINE),
+    Plant("engine whose prefills queue for a moment", "engine.prefill_bound", False,
+          lambda scene: _bound(scene, "none", 0, {**QUEUE, "queue_p95_s": 0.02, "kv_used_ratio": 0.3}), touches=ENGINE),
+    Plant("engine whose batch slows each answer", "engine.decode_bound", True,
+          lambda scene: _bound(scene, "decode", 0, {"running": 64.0, "inter_token_s": 0.09, "max_running": 64.0}), touches=ENGINE),
+    Plant("engine with a large batch at its usual speed", "engine.decode_bound", False,
+          lambda scene: _bound(scene, "none", 0, {"running": 64.0, "inter_token_s": 0.02, "max_running": 256.0}), touches=ENGINE),
+    Plant("limit of the gateway before an idle engine", "engine.gateway_limit", True,
+          lambda scene: _bound(scene, "gateway", 30, {"running": 20.0}), touches=ENGINE),
+    Plant("limit of the gateway before a full engine", "engine.gateway_limit", False,
+          lambda scene: _bound(scene, "memory", 30, {**QUEUE, "kv_used_ratio": 0.99}),
+          frozenset({"engine.memory_bound"}), touches=ENGINE),
     Plant("engine that preempts", "engine.preempts", True,
           lambda scene: _engine(scene, preemptions_per_s=0.8, kv_used_ratio=0.97), touches=ENGINE),
     Plant("engine that preempts once an hour", "engine.preempts", False,

@@ -52,8 +52,8 @@ class SimulatedPage:
         self._provider = provider
         self.page = page
 
-    async def fetch(self) -> str:
-        return render_engine_page(self._provider, self.page)
+    async def fetch(self, path: str) -> str | None:
+        return None if path != "/metrics" else render_engine_page(self._provider, self.page)
 
     def close(self) -> None:
         """Nothing to close."""

@@ -159,6 +159,7 @@ GEN_AI_SERVER_TTFT = Family("gen_ai_server_time_to_first_token_seconds", "histog
 IN_FLIGHT = _gauge("in_flight", "Requests in flight by upstream.", "upstream")
 QUEUE_DEPTH = _gauge("queue_depth", "Queued requests.", "upstream", "lane")
 LIMIT = _gauge("limit", "Concurrency limit of an upstream, for all workers.", "upstream", "lane")
+ENGINE_BOUND = _gauge("engine_bound_by", "1: the engine of an upstream is bound by it now; else 0.", "upstream", "bound")
 BREAKER_STATE = _gauge("breaker_state", "0 closed, 1 half-open, 2 open (maximum of the workers).", "upstream")
 PREDICTOR_ERROR = _gauge("predictor_error_ratio", "Mean error of predicted first tokens over their mean (maximum of the "
                          "workers).", "upstream")
@@ -213,7 +214,7 @@ FAMILIES = (
     PREFIX_WAITS, HISTORY_REQUESTS, HISTORY_SUMMARIES, HISTORY_RULES, HISTORY_SAVED_TOKENS,
     STORE, TURN_STEPS, TURN_THREADS, LOST, TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE,
     STEP_SECONDS, HANDSHAKE,
-    STORE_SECONDS, LOOP_LAG, IN_FLIGHT, QUEUE_DEPTH, LIMIT, BREAKER_STATE, EJECTED, PREDICTOR_ERROR, RETRY_BUDGET,
+    STORE_SECONDS, LOOP_LAG, IN_FLIGHT, QUEUE_DEPTH, LIMIT, ENGINE_BOUND, BREAKER_STATE, EJECTED, PREDICTOR_ERROR, RETRY_BUDGET,
     CREDENTIAL_MISSING,
     SPIKE_FACTOR, CACHE_BYTES, CACHE_ENTRIES, STORE_BYTES, STORE_ENTRIES, PREFIX_MOVING, WORKERS, FLEET_BREAKERS,
     FLEET_GATEWAYS, FLEET_AGE, WEBSOCKETS, WEBSOCKET_MESSAGES, BUILD_INFO, SEMANTIC,

@@ -52,8 +52,9 @@ def live_routes(span: Span, promises: Promises) -> list[LiveRoute]:
     return sorted(rows, key=lambda row: (-row.rps, row.route))
 
 
-def live_upstreams(span: Span, states: Iterable[UpstreamGauges], quota_left: Mapping[str, float]) -> list[LiveUpstream]:
-    """All upstreams of the settings, the busiest first."""
+def live_upstreams(span: Span, states: Iterable[UpstreamGauges], quota_left: Mapping[str, float],
+                   bounds: Mapping[str, str]) -> list[LiveUpstream]:
+    """All upstreams of the settings, the busiest first. bounds: what engines are bound by."""
     by_upstream: dict[str, list[SeriesKey]] = {}
     for key in {**span.parts, **span.n}:
         by_upstream.setdefault(key[1], []).append(key)
@@ -66,7 +67,7 @@ def live_upstreams(span: Span, states: Iterable[UpstreamGauges], quota_left: Map
             state.name, rps=part.n_attempts / span.seconds, in_flight=state.in_flight, waiting=state.waiting,
             limit=state.limit, limit_why=shorten(state.limit_why), breaker=state.breaker,
             why=shorten(state.suspended_why or (state.breaker_why if state.breaker != "closed" else "")),
-            suspended_s=state.suspended_s, failed_ratio=_share(n_faults, part.n_attempts),
+            bound_by=bounds.get(state.name, ""), suspended_s=state.suspended_s, failed_ratio=_share(n_faults, part.n_attempts),
             ttft_s=spread_of(part.attempt_s), quota_left=quota_left.get(state.name),
             stalls_per_min=part.n_stalls * 60 / span.seconds,
             heat=_heat_rows(_add_up(span.heat.get(key, {}) for key in keys))))

@@ -46,10 +46,11 @@ Spawn = Callable[[Coroutine[Any, Any, None]], Any]  # starts a task, which the c
 
 
 class ProbePart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one worker contributes. All but `machine` and `quota` are only in whole parts."""
+    """What one worker contributes. All but `machine`, `quota` and `bounds` are only in whole parts."""
 
     machine: MachinePart
     quota: dict[str, dict[str, float]] = {}  # by upstream: share of each limit that is left
+    bounds: dict[str, str] = {}  # by upstream: what its engine is bound by; empty in workers that read none
     prompts: dict[str, PackedTally] = {}
     tenants: TenantParts = TenantParts()
     upstreams: dict[str, ObservedUpstream] = {}
@@ -111,6 +112,10 @@ class WorkerProbes:
         """Figures of self-hosted engines by upstream; empty in workers other than the first."""
         return self._engines.collect(self._clock.now()).figures
 
+    def engine_bounds(self) -> Mapping[str, str]:
+        """What self-hosted engines are bound by, by upstream; empty in workers other than the first."""
+        return self._engines.bounds()
+
     def consume(self, facts: Sequence[Fact]) -> None:
         by_type: defaultdict[type, list[Any]] = defaultdict(list)
         for fact in facts:
@@ -146,9 +151,10 @@ class WorkerProbes:
         """What this worker contributes now."""
         now = self._clock.now()
         machine, quota = self._machine.collect(now), self._upstreams.quota_left()
+        bounds = self._engines.bounds()
         if not is_whole:
-            return ProbePart(machine, quota)
-        return ProbePart(machine, quota, dict(self._prompts.collect(now)), self._tenants.collect(now),
+            return ProbePart(machine, quota, bounds)
+        return ProbePart(machine, quota, bounds, dict(self._prompts.collect(now)), self._tenants.collect(now),
                          dict(self._upstreams.collect(now)), dict(self._stores.collect(now)), self._engines.collect(now),
                          self._jobs.collect())
 
@@ -161,7 +167,13 @@ def merge_probes(parts: Sequence[ProbePart], upstreams: Iterable[UpstreamRow]) -
     return ProbeRows(
         merge_machines(part.machine for part in parts), merge_prompts(part.prompts for part in parts),
         merge_tenants(part.tenants for part in parts), merge_stores(part.stores for part in parts),
-        complete_upstreams(upstreams, [part.upstreams for part in parts], merge_engines(part.engines for part in parts)))
+        complete_upstreams(upstreams, [part.upstreams for part in parts], merge_engines(part.engines for part in parts),
+                           merge_bounds(parts)))
+
+
+def merge_bounds(parts: Iterable[ProbePart]) -> dict[str, str]:
+    """What the engine of each upstream is bound by: one worker reads it."""
+    return {name: bound for part in parts for name, bound in part.bounds.items()}
 
 
 class MachineTotals(msgspec.Struct, frozen=True):
@@ -171,6 +183,7 @@ class MachineTotals(msgspec.Struct, frozen=True):
     cpu_ratio: float | None
     rss_bytes: int
     quota_left: dict[str, float]
+    bounds: dict[str, str]  # of engines, by upstream
 
 
 def sum_machines(parts: Sequence[ProbePart]) -> MachineTotals:
@@ -182,4 +195,4 @@ def sum_machines(parts: Sequence[ProbePart]) -> MachineTotals:
             if shares_left:
                 left[upstream] = min(*shares_left.values(), left.get(upstream, 1.0))
     return MachineTotals(merge_loop_lag(part.machine for part in parts), sum(shares) if shares else None,
-                         sum(part.machine.row.rss_bytes for part in parts), left)
+                         sum(part.machine.row.rss_bytes for part in parts), left, merge_bounds(parts))

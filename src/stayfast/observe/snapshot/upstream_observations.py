@@ -192,15 +192,19 @@ def _least_of(reports: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def complete_upstreams(rows: Iterable[UpstreamRow], parts: Iterable[ObservedUpstreams],
-                       engines: Mapping[str, dict[str, float]] | None = None) -> tuple[UpstreamRow, ...]:
-    """The rows with what all workers saw. engines: figures of self-hosted engines, by upstream."""
+                       engines: Mapping[str, dict[str, float]] | None = None, bounds: Mapping[str, str] | None = None
+                       ) -> tuple[UpstreamRow, ...]:
+    """The rows with what all workers saw. engines: figures of self-hosted engines, by upstream. bounds: what
+    these are bound by.
+    """
     known = list(parts)
     tallies = merge_tallies({name: part.tally for name, part in one.items()} for one in known)
     return tuple([_complete(row, tallies.get(row.name) or RowTally(), [one[row.name] for one in known if row.name in one],
-                            (engines or {}).get(row.name, {})) for row in rows])
+                            (engines or {}).get(row.name, {}), (bounds or {}).get(row.name, "")) for row in rows])
 
 
-def _complete(row: UpstreamRow, tally: RowTally, parts: Sequence[ObservedUpstream], engine: dict[str, float]) -> UpstreamRow:
+def _complete(row: UpstreamRow, tally: RowTally, parts: Sequence[ObservedUpstream], engine: dict[str, float],
+              bound_by: str) -> UpstreamRow:
     quotas = [part.quota for part in parts if part.quota is not None]
     evidence = BatchingEvidence()
     for part in parts:
@@ -215,4 +219,4 @@ def _complete(row: UpstreamRow, tally: RowTally, parts: Sequence[ObservedUpstrea
         quota_left=max(quotas, key=lambda quota: quota.at).left if quotas else {},
         quota_left_1h=_least_of(quota.least for quota in quotas),
         clumped_ratio=tally.counts["n_clumped"] / n_streams if n_streams else None,
-        batching=judge_batching(evidence), engine=engine)
+        batching=judge_batching(evidence), engine=engine, bound_by=bound_by)

@@ -4,6 +4,9 @@ Problem: a queue in front of an engine has two causes with opposite remedies. Ru
 
     waiting, KV memory full      memory-bound: quantise, shorten contexts, more memory for the KV cache
     waiting, KV memory not full  compute-bound: a larger batch, or another replica
+    bound by prefill or decode   the row's `bound_by` (`policy.engines.bound_by`), which has held for three readings
+    queue before the gateway's   its own limit is too low: the engine is idle
+        limit, none behind it
     drafts accepted under 50 %   the draft model costs more than it saves
     drafts for short answers     there is nothing to speculate about
     memory that grows            sessions or buffers are not released
@@ -14,7 +17,8 @@ gpu_cache_usage_perc and num_requests_waiting; 50 % acceptance is that of "LLM L
 to 1.8s". When wrong: figures are of one instant, so a short burst may look like a queue; with `queue_p95_s` it does not.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from stayfast.core.findings import Evidence, Finding, FindingSite, SettingsChange
 from stayfast.core.snapshot import Snapshot, UpstreamRow
@@ -28,6 +32,8 @@ MIN_WAITING = 5.0  # a queue of fewer empties within one or two steps
 LONG_QUEUE_S = 0.1  # p95; the gateway's own `target_wait_s`
 KV_FULL = 0.9  # vLLM preempts when no block is free; above it the next long prompt does
 KV_FREE = 0.7  # a quarter of the memory is unused although requests wait
+MIN_RUNNING = 4.0  # fewer do not slow each other
+SMALLER_BATCH = 0.7  # of the running requests, where decoding is the bound
 PREEMPTS_PER_S = 0.05  # three a minute: each one computes its whole prompt again
 LEAST_ACCEPTED = 0.5  # "if the acceptance rate is below 50 %, the overhead outweighs the benefit"
 LEAST_LENGTH = 1.5  # tokens per step, the own token included: half a draft token
@@ -102,6 +108,94 @@ def find_full_batch(snapshot: Snapshot) -> Iterable[Finding]:
                 change_settings("The gateway queues instead of the engine, where short and important requests go first.",
                                 {"upstreams": {row.name: {"limit": {"mode": "gradient"}}}})),
             verify=f"/admin/snapshot upstreams: waiting of {row.name} falls to 0")
+
+
+def find_prefill_bound(snapshot: Snapshot) -> Iterable[Finding]:
+    """Prompts wait for their prefill while memory and batch have room."""
+    for row, engine, where in _fresh(snapshot):
+        if row.bound_by != "prefill" or not _queues(engine):
+            continue
+        speed = engine.get("prefill_tokens_per_s")
+        routes = [name for name, route in _routes_of(snapshot, row.name) if not _has_affinity(route)]
+        yield Finding(
+            "engine.prefill_bound", "act", where,
+            f"{engine['waiting']:.0f} requests wait at {row.name} for their prefill, with free KV memory.",
+            "The engine is bound by compute on prompts: the first token comes later with each prompt token.",
+            evidence=tuple(_figure(engine, name, unit) for name, unit in (
+                ("waiting", ""), ("kv_used_ratio", "ratio"), ("kv_hit_ratio", "ratio"), ("prefill_tokens_per_s", "tokens/s"))
+                if name in engine),
+            do=(*[change_settings("Prompts with a common beginning go to the replica that has it in its cache.",
+                                  {"routes": {name: {"affinity": {"mode": "prefix"}}}}) for name in routes[:1]],
+                SettingsChange("At the engine: chunked prefill (vLLM and SGLang: on by default), and a threshold for long "
+                               "prompts (vLLM: --long-prefill-token-threshold)."),
+                SettingsChange("Another replica" + (f": each one computes {speed:.0f} prompt tokens a second." if speed else
+                                                    ": the queue halves."))),
+            verify=f'stayfast_engine_bound_by{{upstream="{row.name}",bound="prefill"}} is 0')
+
+
+def _routes_of(snapshot: Snapshot, upstream: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Routes that have several upstreams, of which this is one."""
+    routes = snapshot.setting("routes")
+    for name, route in routes.items() if isinstance(routes, Mapping) else ():
+        upstreams = route.get("upstreams") if isinstance(route, Mapping) else None
+        if upstreams and upstream in upstreams and len(upstreams) > 1:
+            yield name, route
+
+
+def _has_affinity(route: Mapping[str, Any]) -> bool:
+    affinity = route.get("affinity")
+    return isinstance(affinity, Mapping) and affinity.get("mode", "off") != "off"
+
+
+def find_decode_bound(snapshot: Snapshot) -> Iterable[Finding]:
+    """Each running request slows all others."""
+    for row, engine, where in _fresh(snapshot):
+        running, gap_s = engine.get("running", 0.0), engine.get("inter_token_s")
+        if row.bound_by != "decode" or running < MIN_RUNNING:
+            continue
+        gap = f", with {format_seconds(gap_s)} between two tokens" if gap_s is not None else ""
+        yield Finding(
+            "engine.decode_bound", "act", where,
+            f"{row.name} runs {running:.0f} requests{gap}, and more of them only slow all down.",
+            "The engine is bound by decoding: each step reads all weights and the KV memory of all requests.",
+            evidence=tuple(_figure(engine, name, unit) for name, unit in (
+                ("running", ""), ("max_running", ""), ("inter_token_s", "s"), ("decode_tokens_per_s", "tokens/s"))
+                if name in engine),
+            do=(SettingsChange("At the engine: weights in 8 or 4 bits, which halve or quarter what each step reads."),
+                change_settings("A smaller batch: each answer is quicker, and the gateway's queue is in order of priority.",
+                                {"upstreams": {row.name: {"limit": {"max": max(1, int(SMALLER_BATCH * running))}}}}),
+                *([SettingsChange("At the engine: no speculative decoding at this batch; drafts take the compute that it "
+                                  "lacks.")] if "spec_accepted_ratio" in engine or "spec_accepted_length" in engine else [])),
+            verify=f'stayfast_engine_bound_by{{upstream="{row.name}",bound="decode"}} is 0; stayfast_tpot_seconds falls')
+
+
+def find_low_limit(snapshot: Snapshot) -> Iterable[Finding]:
+    """Requests wait in the gateway, and none in the engine."""
+    for row, engine, where in _fresh(snapshot):
+        if row.bound_by != "gateway" or engine.get("waiting", 1.0) > 0:
+            continue
+        places = snapshot.setting("admission", "max_in_flight")
+        if row.waiting >= MIN_WAITING and row.limit:
+            more = int(row.in_flight + row.waiting)
+            kind = "max" if snapshot.setting("upstreams", row.name, "limit", "mode") == "fixed" else "min"
+            change = change_settings(f"A limit of {more}: what waits now runs at once.",
+                                     {"upstreams": {row.name: {"limit": {kind: more}}}})
+            n, limit = row.waiting, f"its limit of {row.limit:.0f}"
+        elif isinstance(places, int) and snapshot.n_waiting >= MIN_WAITING:
+            more = places + snapshot.n_waiting
+            change = change_settings(f"{more} places: what waits now runs at once.", {"admission": {"max_in_flight": more}})
+            n, limit = snapshot.n_waiting, f"admission.max_in_flight of {places}"
+        else:
+            continue
+        yield Finding(
+            "engine.gateway_limit", "act", where,
+            f"{n} requests wait in the gateway for {row.name}, by {limit}, and none waits in the engine.",
+            "The gateway's own limit is too low: the engine would start these requests now.",
+            evidence=(observe("waiting in the gateway", n, "", None, "stayfast_queue_depth"), _figure(engine, "waiting"),
+                      *([_figure(engine, "running")] if "running" in engine else []),
+                      *([_figure(engine, "kv_used_ratio", "ratio")] if "kv_used_ratio" in engine else [])),
+            do=(change,),
+            verify=f'stayfast_engine_bound_by{{upstream="{row.name}",bound="gateway"}} is 0; the engine\'s waiting stays near 0')
 
 
 def find_preemptions(snapshot: Snapshot) -> Iterable[Finding]:
@@ -293,6 +387,12 @@ CHECKS = (
     Check("engine.memory_bound", "requests wait at an engine whose KV memory is full", find_full_memory,
           ("engine.preempts", "engine.kv_hit_low", *_QUEUED)),
     Check("engine.compute_bound", "requests wait at an engine with free KV memory", find_full_batch, _QUEUED),
+    Check("engine.prefill_bound", "prompts wait for their prefill at an engine with free memory", find_prefill_bound,
+          ("engine.compute_bound", *_QUEUED)),
+    Check("engine.decode_bound", "running requests slow each other at an engine", find_decode_bound,
+          ("engine.compute_bound", *_QUEUED)),
+    Check("engine.gateway_limit", "requests wait in the gateway for an engine that has no queue", find_low_limit,
+          _QUEUED),
     Check("engine.preempts", "an engine stops running requests for lack of memory", find_preemptions,
           ("streams.stalls",)),
     Check("engine.drafts_rejected", "speculative decoding accepts under half of its draft tokens", find_rejected_drafts),

@@ -88,6 +88,10 @@ class SharedLimit:
             n += cells[taken]
         return int(n)
 
+    def n_waiting_elsewhere(self) -> int:
+        """Requests that wait in other processes."""
+        return int(sum(self._cells[waiting] for _, waiting in self._others))
+
     def n_effective(self, n_taken: int, n_places: float) -> int:
         """The places that this process must regard as taken, if it has `n_taken`: those of all processes; `n_places` if the
         free ones are reserved for other processes.

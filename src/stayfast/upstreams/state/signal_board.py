@@ -4,6 +4,7 @@ A reading older than STALE_INTERVALS of its reader's interval is unknown, as if 
 before must move no request.
 """
 
+from collections.abc import Container
 from typing import Final
 
 from stayfast.core.engine_signals import EngineSignals
@@ -31,9 +32,9 @@ class SignalBoard:
         found = self._newest.get(upstream)
         return found if found is not None and now - found.read_at <= self._fresh_s else None
 
-    def forget(self, upstream: str) -> None:
-        """The upstream left the settings."""
-        self._newest.pop(upstream, None)
+    def keep_only(self, upstreams: Container[str]) -> None:
+        """The settings were reloaded: drop the signals of upstreams that left them."""
+        self._newest = {name: signals for name, signals in self._newest.items() if name in upstreams}
 
     def __repr__(self) -> str:
         return f"<SignalBoard: {', '.join(self._newest) or 'empty'}>"

@@ -28,7 +28,7 @@ def frame_of(parts: dict[SeriesKey, TrafficPart], states: list[UpstreamGauges], 
     heat, n = {key: part.ttft_s for key, part in parts.items()}, {key: part.n for key, part in parts.items()}
     span = Span(SLOT_S, parts, heat, n)
     data = encode_frame_json(LiveFrame(1e9, 7, routes=tuple(live_routes(span, lambda route: (2.0, 0.95))),
-                                       upstreams=tuple(live_upstreams(span, states, {"u": 0.5})), **fields))
+                                       upstreams=tuple(live_upstreams(span, states, {"u": 0.5}, {"u": "memory"})), **fields))
     assert len(data) <= MAX_FRAME_BYTES
     msgspec.json.decode(data, type=LiveFrame)
     return json.loads(data)

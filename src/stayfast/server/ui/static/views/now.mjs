@@ -83,6 +83,7 @@ const ROUTE_COLUMNS = [
   right("cost", "Cost", (row) => dollars(row.usd_per_h ?? 0), "/h"),
 ];
 
+const BOUNDS = ["memory", "prefill", "decode", "gateway"]; // others need no attention
 const breakerOf = (row) => (row.suspended_s > 0 ? "warn" : BREAKERS[row.breaker ?? "closed"] ?? "unknown");
 const breakerWords = (row) => (row.suspended_s > 0 ? `suspended for ${seconds(row.suspended_s)}`
   : `breaker ${(row.breaker ?? "closed").replace("_", " ")}`);
@@ -97,7 +98,7 @@ const UPSTREAM_COLUMNS = [
   right("failed", "Failed", (row) => percent(row.failed_ratio ?? 0)),
   right("stalls", "Stalls", (row) => rate(row.stalls_per_min ?? 0), "/min"),
   right("quota", "Quota left", (row) => percent(row.quota_left)),
-  { id: "why", title: "Why", align: "wrap", render: (row) => [row.why, row.limit_why && `limit: ${row.limit_why}`].filter(Boolean).join("; ") || "–" },
+  { id: "why", title: "Why", align: "wrap", render: (row) => [row.why, row.limit_why && `limit: ${row.limit_why}`, BOUNDS.includes(row.bound_by) && `engine bound by ${row.bound_by}`].filter(Boolean).join("; ") || "–" },
 ];
 
 const byBadness = (one, other) => badnessOf(other) - badnessOf(one) || (other.rps ?? 0) - (one.rps ?? 0);

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.snapshot import ENGINE_FIGURES
-from stayfast.wire.engine_metrics import bucket_quantile, compare_readings, parse_engine_metrics
+from stayfast.wire.engines.reading import bucket_quantile, compare_readings, parse_engine_metrics
 
 VLLM = """# HELP vllm:num_requests_running Number of requests
 # TYPE vllm:num_requests_running gauge

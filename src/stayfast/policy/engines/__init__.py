@@ -1,0 +1,1 @@
+"""What limits a self-hosted engine."""
