@@ -110,7 +110,9 @@ def _describe_hedging(hedging: Hedging, now: float) -> Json:
 
 
 def _describe_selector(selector: UpstreamSelector, now: float) -> Json:
-    return {"affinity": selector.config.affinity.mode, "known_blocks": selector.n_blocks,
+    return {"affinity": selector.config.affinity.mode, "known_blocks": selector.beliefs.n_blocks,
+            "hit_ratios": {name: {"reported": truth.truth, "believed": truth.belief, "answers": truth.n_answers}
+                           for name, truth in selector.beliefs.truths.items()},
             "ejected": dict(selector.list_ejected(now))}
 
 

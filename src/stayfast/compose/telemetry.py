@@ -11,7 +11,7 @@ from stayfast import __version__
 from stayfast.http.client.client import split_base_url
 from stayfast.observe.log import LogSink
 from stayfast.observe.metrics.counters import Samples
-from stayfast.observe.metrics.definitions import AFFINITY, BREAKER_STATE, EJECTED, LIMIT, PREFIX_TOKENS, TURN_THREADS
+from stayfast.observe.metrics.definitions import AFFINITY, BREAKER_STATE, EJECTED, LIMIT, PREFIX_CHECKED, PREFIX_TOKENS, TURN_THREADS
 from stayfast.observe.tracing.config import Peer, TraceConfig, provider_name
 from stayfast.observe.tracing.exporter import Exporter, SpanExporter
 from stayfast.pipeline.plan import Route
@@ -40,7 +40,8 @@ def selection_rows(routes: Mapping[str, Route]) -> Samples:
     picking = [(name, route.selector) for name, route in routes.items() if route.selector is not None]
     return {
         AFFINITY.name: [((name, *what), n) for name, one in picking for what, n in one.choices.items()],
-        PREFIX_TOKENS.name: [((name, *what), n) for name, one in picking for what, n in one.tokens.items()],
+        PREFIX_TOKENS.name: [((name, *what), n) for name, one in picking for what, n in one.beliefs.tokens.items()],
+        PREFIX_CHECKED.name: [((name, *what), n) for name, one in picking for what, n in one.beliefs.checked.items()],
     }
 
 

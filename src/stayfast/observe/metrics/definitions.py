@@ -79,6 +79,8 @@ TIER_REQUESTS = _counter("tier_requests", "Requests on routes with tiers, by the
                          "tier", "why")
 TIER_ANSWERS = _counter("tier_answers", "Answers of tiers, by the service tier that was served.", "route", "tier", "served")
 PREFIX_TOKENS = _counter("prefix_tokens", "Prompt tokens sent (estimated), known or new to the upstream.", *_WHERE, "kind")
+PREFIX_CHECKED = _counter("prefix_checked_tokens", "Prompt tokens of answers on routes with prefix affinity: input, cached by "
+                          "usage, believed cached; or unreported.", *_WHERE, "kind")
 PREFIX_CACHE = _counter("prefix_cache_requests", "Answers on routes with `prefix`, by the provider's cache result.", *_WHERE,
                         "result")
 PREFIX_CACHE_TOKENS = _counter("prefix_cache_tokens", "Their input tokens: read, written or plain.", *_WHERE, "kind")
@@ -210,7 +212,7 @@ FAMILIES = (
     RETRIES_WITHHELD, EJECTIONS, HEDGES, RESCUES, STALLS, TRUNCATED, TOKENS, COST, UNPRICED, OPENED, REUSED, ENGINE_STATES,
     CREDENTIAL_RENEWALS, SHEDS, CACHE,
     CACHE_SAVED_S, CACHE_SAVED_USD, CACHE_REFRESHES, AFFINITY, TIER_REQUESTS, TIER_ANSWERS,
-    PREFIX_TOKENS, PREFIX_CACHE, PREFIX_CACHE_TOKENS,
+    PREFIX_TOKENS, PREFIX_CHECKED, PREFIX_CACHE, PREFIX_CACHE_TOKENS,
     PREFIX_WAITS, HISTORY_REQUESTS, HISTORY_SUMMARIES, HISTORY_RULES, HISTORY_SAVED_TOKENS,
     STORE, TURN_STEPS, TURN_THREADS, LOST, TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE,
     STEP_SECONDS, HANDSHAKE,

@@ -70,15 +70,15 @@ class Attempt:
         if first_tokens is not None:
             first_tokens.start_attempt(self, self.began_at)
         self._aim = aim  # None: upstreams are not chosen by outcomes
-        n_bytes = len(call.request.body)
-        if aim is not None and aim.blocks:
-            n_bytes -= aim.note_sent(member.upstream.name, self.began_at)
-        n_tokens = n_bytes // BYTES_A_TOKEN
+        n_tokens, n_known = len(call.request.body) // BYTES_A_TOKEN, 0
+        if aim is not None and aim.n_prompt:
+            n_known = aim.note_sent(member, self.began_at)
+            n_tokens = max(0, n_tokens - n_known)
         norm = member.baselines.baseline_for(call.model if call.counting is None else COUNTS, n_tokens, not is_incremental)
         predictors = member.predictors
         self._guess = None
         if predictors is not None and is_incremental:
-            self._guess = predictors.of(call.model[:MAX_NAME]).start_call(n_tokens)
+            self._guess = predictors.of(call.model[:MAX_NAME]).start_call(n_tokens, n_known)
         self._place = acquire_permit(member, norm, self.began_at, call.model, n_tokens=n_tokens, lane=lane,
                                      is_job=role == JOB, is_streamed=is_incremental)
 
@@ -117,7 +117,7 @@ class Attempt:
         if call.marker is not None:
             call.marker.on_first_token()
         if self._aim is not None and stream is not None:
-            self._aim.note_first_token(self.name, now - self.began_at, stream.summary, is_whole=not self.is_incremental)
+            self._aim.note_first_token(self.name, now - self.began_at, stream.summary, now, is_whole=not self.is_incremental)
         self._news = (now, stream.summary.usage if stream is not None else None)
         if call.request.cap is not None and stream is not None:
             stream.summary.cap = call.request.cap
@@ -134,7 +134,7 @@ class Attempt:
         if self._first_tokens is not None:
             self._first_tokens.record_first_token(self, at)
         if self._guess is not None:
-            self._guess.record_first_token(at - self.began_at, usage.uncached if usage is not None else None)
+            self._guess.record_first_token(at - self.began_at, self._guess.count_uncached(usage))
         if usage is None or not usage.input_total:
             self._place.record_first_token(at)
         else:
@@ -179,7 +179,15 @@ class Attempt:
         summary = stream.summary if stream is not None else None
         usage = taken or (summary.usage if summary is not None else None)
         if self._guess is not None:
-            self._guess.end_wait(usage.uncached if usage is not None else None)
+            n_uncached = self._guess.count_uncached(usage)
+            self._guess.end_wait(n_uncached)
+            if outcome is SUCCESS:
+                self._guess.learn_rate(n_uncached)
+        if self._aim is not None and taken is None:
+            if outcome is SUCCESS:
+                self._aim.note_usage(upstream.name, usage)
+            elif cadence.first_at is None:
+                self._aim.note_unanswered(upstream.name)
         if call.marker is not None:
             call.marker.on_end(usage)
         is_estimated = taken is not None or (outcome is not SUCCESS and self._is_billed(fault))

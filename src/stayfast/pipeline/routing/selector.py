@@ -9,12 +9,17 @@ from msgspec import Struct
 
 from stayfast.core.constants import BYTES_A_TOKEN, MAX_NAME
 from stayfast.core.events import AttemptDone, Ejected, Fanout, Sink
-from stayfast.core.types import AnswerSummary, Api, Request
+from stayfast.core.engine_signals import EngineSignals
+from stayfast.core.types import AnswerSummary, Api, Request, Usage
+from stayfast.pipeline.routing.exact_prefixes import ExactPrefixes
+from stayfast.pipeline.routing.prefix_beliefs import PrefixBeliefs, SentPrompt
 from stayfast.policy.admission.price import Prices
 from stayfast.policy.routing.affinity import BLOCK_BYTES as BLOCK
-from stayfast.policy.routing.affinity import MAX_BLOCKS, AffinityConfig, SentPrefixes, hash_blocks, session_owner
-from stayfast.policy.routing.load_balancing import CandidateLoad, order_as_listed, order_by_score, weigh_load
+from stayfast.policy.routing.affinity import AffinityConfig, hash_blocks, session_owner
+from stayfast.policy.routing.load_balancing import CandidateLoad, order_as_listed, order_by_weight, weigh_load
 from stayfast.policy.routing.outlier_ejection import EjectConfig, Outliers
+from stayfast.policy.routing.replica_cost import ReplicaWork, costs_s, foreign_work, order_by_cost
+from stayfast.upstreams.state.signal_board import SignalBoard
 from stayfast.upstreams.state.upstream_state import UpstreamState
 from stayfast.wire.prompt import RequestPrompt, read_prompt, read_session
 
@@ -70,25 +75,30 @@ class _Peers(Struct, frozen=True):
     weights: list[float]  # relative to their mean; empty: the route has no weights
 
 
+USUAL_LEARNS = 0.05
 MAX_PEERS = 16  # sets of targets: by API, and by reload
 
 
 class UpstreamSelector:
     """The selector of one route. Belongs to one loop; nothing here awaits. Survives a reload with unchanged settings."""
 
-    __slots__ = ("_has_affinity", "_outliers", "_peers", "_prefixes", "_responses", "_route", "_sees_prefix",
-                 "_sees_sessions", "_sink", "choices", "config", "tokens")
+    __slots__ = ("_exact", "_has_affinity", "_outliers", "_peers", "_responses", "_route", "_sees_prefix",
+                 "_sees_sessions", "_signals", "_sink", "_usual_tokens", "beliefs", "choices", "config")
 
-    def __init__(self, config: PickConfig, route: str = "", sink: Sink | None = None) -> None:
+    def __init__(self, config: PickConfig, route: str = "", sink: Sink | None = None, *, signals: SignalBoard | None = None,
+                 exact: ExactPrefixes | None = None) -> None:
+        """signals: of the engines; exact: their own index of their caches. None: they show none."""
         self.config = config
+        self._signals = signals
+        self._exact = exact
         self._has_affinity = config.affinity.mode != "off"
         self._sees_prefix, self._sees_sessions = config.affinity.sees_prefix, config.affinity.sees_sessions
         self._peers: dict[int, _Peers] = {}  # by the identity of their targets
         self._route = route
         self._sink = sink or Fanout()
         self.choices: dict[tuple[str, str], int] = {}  # by upstream and result: hit, moved, new
-        self.tokens: dict[tuple[str, str], int] = {}  # of prompts sent, by upstream and kind: known, new
-        self._prefixes: dict[str, SentPrefixes] = {}
+        self.beliefs = PrefixBeliefs(config.affinity)
+        self._usual_tokens = 0.0  # of a prompt that is sent; running mean
         self._outliers = Outliers(config.eject) if config.eject.enabled else None
         self._responses: dict[int, str] = {}
 
@@ -122,17 +132,65 @@ class UpstreamSelector:
         if made_at is not None and made_at in names:
             first = names.index(made_at)
             return [first, *(index for index in range(len(names)) if index != first)], aim, notes
-        session = (session or request_prompt.session_id) if self._sees_sessions else b""
-        new_shares = self._compute_new_shares(aim, session, names, loads, now) if blocks or session else []
-        if weights:
-            _weigh(loads, peers)
-        waits_s = _predict_waits_s(peers.offers, new_shares, aim) if new_shares else []
-        found = order_by_score(loads, weights, new_shares, waits_s, max_load=config.affinity.max_load, rng=rng)
-        if self._has_affinity:
-            self._count(names[found[0]], found[0], new_shares)
-            if new_shares:
-                notes.append(_explain_choice(names, found[0], loads, new_shares, aim.n_prompt))
+        owner = self._find_owner((session or request_prompt.session_id) if self._sees_sessions else b"", names, loads)
+        if owner is None and not self._sees_prefix:
+            if weights:
+                _weigh(loads, peers)
+            found = order_by_weight(loads, weights, rng)
+        else:
+            found, note = self._order_by_cost(peers, request, aim, loads, owner, now, rng)
+            notes += note
         return found, aim, notes
+
+    def _order_by_cost(self, peers: _Peers, request: Request, aim: "RoutingFeedback", loads: list[CandidateLoad],
+                       owner: int | None, now: float, rng: Random) -> tuple[list[int], list[str]]:
+        """The order, and a note on it if the upstreams differ in what they have of the prompt."""
+        names, n_tokens = peers.names, aim.n_body / BYTES_A_TOKEN
+        exact = self._exact.cached_tokens(request, names, now) if self._exact is not None and aim.blocks else None
+        works = self._works(peers, aim, exact, now)
+        cached = [work.cached for work in works]
+        differ = min(cached) < max(cached)
+        if owner is not None and not differ:
+            works[owner].cached = n_tokens  # another worker, or an earlier process, may have sent it there
+        elif not differ and peers.weights:
+            _weigh(loads, peers)
+            return order_by_weight(loads, peers.weights, rng), []
+        costs = costs_s(works, n_tokens)
+        aim.works = dict(zip(names, works, strict=True))
+        found = order_by_cost(loads, costs, owner, rng)
+        first = found[0]
+        result = "new" if not differ and owner is None else "hit" if works[first].cached >= max(
+            work.cached for work in works) else "moved"
+        self.choices[names[first], result] = self.choices.get((names[first], result), 0) + 1
+        return found, [_explain_choice(names, found, works, costs)] if result != "new" else []
+
+    def _works(self, peers: _Peers, aim: "RoutingFeedback", exact: Sequence[float | None] | None,
+               now: float) -> list[ReplicaWork]:
+        works = []
+        for index, (offer, name) in enumerate(zip(peers.offers, peers.names, strict=True)):
+            member = offer.member
+            rate, ahead = None, 0.0
+            if member.predictors is not None:
+                ahead = member.predictors.ahead.n
+                rate = member.predictors.tokens_per_s((offer.model or aim.model)[:MAX_NAME])
+            n_running = float(member.n_in_flight)
+            signals = self._signals.signals_of(name, now) if self._signals is not None else None
+            if signals is not None:
+                n_tokens, n_others = foreign_work(signals, len(member.pending), n_running, ahead, self._usual_tokens)
+                ahead, n_running = ahead + n_tokens, n_running + n_others
+            cached = exact[index] if exact is not None else None
+            if cached is None:
+                cached = self.beliefs.cached_tokens(name, aim.blocks, now)
+            works.append(ReplicaWork(cached, ahead, n_running, rate, self.beliefs.late_s(name, now),
+                                     peers.weights[index] if peers.weights else 1.0))
+        return works
+
+    def _find_owner(self, session: bytes, names: Sequence[str], loads: Sequence[CandidateLoad]) -> int | None:
+        """The index of the upstream that owns the session; None: there is no session."""
+        if not session:
+            return None
+        there = [name for name, load in zip(names, loads, strict=True) if load.share > 0]
+        return names.index(session_owner(session, there or names, self.config.weights))
 
     def _peers_of(self, offers: Sequence[Target]) -> _Peers:
         if len(self._peers) >= MAX_PEERS:
@@ -143,11 +201,6 @@ class UpstreamSelector:
         peers = _Peers(offers, members, names, [weight * len(shares) / sum(shares) for weight in shares])
         self._peers[id(offers)] = peers
         return peers
-
-    @property
-    def n_blocks(self) -> int:
-        """Prompt blocks with a known upstream."""
-        return sum(map(len, self._prefixes.values()))
 
     def list_ejected(self, now: float) -> Mapping[str, str]:
         """The ejected upstreams, with the reason."""
@@ -171,39 +224,18 @@ class UpstreamSelector:
             self._sink.emit(Ejected(self._route, upstream, is_out, why))
         news.clear()
 
-    def _compute_new_shares(self, aim: "RoutingFeedback", session: bytes, names: Sequence[str],
-                            loads: Sequence[CandidateLoad],
-                    now: float) -> list[float]:
-        """The share of the prompt that is new to each upstream; empty: it is the same for all."""
-        shares = [1.0] * len(names)
-        if aim.blocks:
-            n_bytes = min(aim.n_prompt, MAX_BLOCKS * BLOCK)
-            shares = [1 - self._sent_prefixes(name).n_known(aim.blocks, now) * BLOCK / n_bytes for name in names]
-        if session:
-            there = [name for name, load in zip(names, loads, strict=True) if load.share > 0]
-            shares[names.index(session_owner(session, there or names, self.config.weights))] = 0.0
-        return shares if min(shares) < max(shares) else []
-
-    def _count(self, name: str, first: int, new_shares: Sequence[float]) -> None:
-        result = "new" if not new_shares else "hit" if new_shares[first] <= min(new_shares) else "moved"
-        self.choices[name, result] = self.choices.get((name, result), 0) + 1
-
-    def _sent_prefixes(self, name: str) -> SentPrefixes:
-        found = self._prefixes.get(name)
-        if found is None:
-            self._prefixes[name] = found = SentPrefixes(self.config.affinity.most_blocks, self.config.affinity.ttl_s)
-        return found
-
-    def note_sent(self, aim: "RoutingFeedback", name: str, now: float) -> int:
-        """An attempt begins; returns how many bytes of its prompt the upstream knew."""
-        if not aim.blocks:
-            return 0
-        prefixes = self._sent_prefixes(name)
-        n_known = prefixes.n_known(aim.blocks, now) * BLOCK
-        prefixes.record_sent(aim.blocks, now)
-        tokens = self.tokens
-        for kind, n_bytes in (("known", n_known), ("new", aim.n_prompt - n_known)):
-            tokens[name, kind] = tokens.get((name, kind), 0) + n_bytes // BYTES_A_TOKEN
+    def note_sent(self, aim: "RoutingFeedback", member: UpstreamState, now: float) -> int:
+        """An attempt begins; returns how many tokens of its prompt the upstream probably has."""
+        name, work = member.upstream.name, aim.works.get(member.upstream.name)
+        expected_s = None
+        if work is not None and work.rate is not None:
+            expected_s = (max(0.0, aim.n_body / BYTES_A_TOKEN - work.cached) + work.ahead) / work.rate + member.fastest_ttft_s
+        signals: EngineSignals | None = self._signals.signals_of(name, now) if self._signals is not None else None
+        sent = self.beliefs.note_sent(name, aim.blocks, aim.n_prompt, signals, expected_s, now)
+        aim.sent[name] = sent
+        n_tokens = aim.n_body / BYTES_A_TOKEN
+        n_known = int(min(n_tokens, work.cached if work is not None else sent.share * aim.n_prompt / BYTES_A_TOKEN))
+        self._usual_tokens += (max(0.0, n_tokens - n_known) - self._usual_tokens) * USUAL_LEARNS
         return n_known
 
     def note_first_token(self, aim: "RoutingFeedback", name: str, ttft_s: float, response_id: str | None, *,
@@ -232,16 +264,17 @@ class UpstreamSelector:
         return len(self._responses)
 
     def __repr__(self) -> str:
-        return f"<UpstreamSelector {self.config.affinity.mode}: {self._prefixes!r} {self._outliers!r}>"
+        return f"<UpstreamSelector {self.config.affinity.mode}: {self.beliefs!r} {self._outliers!r}>"
 
 
-def _explain_choice(names: Sequence[str], first: int, loads: Sequence[CandidateLoad], new_shares: Sequence[float],
-            n_prompt: int) -> str:
-    """Why the first one was chosen, compared with the least loaded of the others."""
-    other = min((index for index in range(len(names)) if index != first), key=lambda index: loads[index].seconds)
-    n_known, n_known_there = (int((1 - new_shares[index]) * n_prompt / BYTES_A_TOKEN) for index in (first, other))
-    return (f"picked {names[first]}: about {n_known} tokens of its prompt known, load {loads[first].seconds:.2g} s; "
-            f"{names[other]}: {n_known_there}, {loads[other].seconds:.2g} s")
+def _explain_choice(names: Sequence[str], found: Sequence[int], works: Sequence[ReplicaWork],
+                    costs: Sequence[float]) -> str:
+    """Why the first one was chosen, compared with the least cost of the others."""
+    first = found[0]
+    other = min(found[1:], key=costs.__getitem__)
+    return (f"picked {names[first]}: about {works[first].cached:.0f} tokens of its prompt cached, "
+            f"{works[first].ahead:.0f} ahead, cost {costs[first]:.2g} s; {names[other]}: {works[other].cached:.0f}, "
+            f"{works[other].ahead:.0f}, {costs[other]:.2g} s")
 
 
 def _weigh(loads: list[CandidateLoad], peers: _Peers) -> None:
@@ -249,18 +282,6 @@ def _weigh(loads: list[CandidateLoad], peers: _Peers) -> None:
         n_before = member.n_in_flight + (member.backlog.work if member.backlog is not None else 0.0)
         if n_before:
             loads[index] = weigh_load(loads[index], n_before, peers.weights[index])
-
-
-def _predict_waits_s(offers: Sequence[Target], new_shares: Sequence[float], aim: "RoutingFeedback") -> list[float]:
-    """The predicted time to the first token at each upstream; empty unless it is known for all."""
-    waits_s = []
-    for offer, new_share in zip(offers, new_shares, strict=False):
-        predictors, (_, model) = offer.member.predictors, offer.upstream_model(aim.model)
-        wait_s = predictors.predict_s(model, aim.n_body * new_share / BYTES_A_TOKEN) if predictors is not None else None
-        if wait_s is None:
-            return []
-        waits_s.append(wait_s)
-    return waits_s
 
 
 class RoutingFeedback(Struct):
@@ -272,13 +293,30 @@ class RoutingFeedback(Struct):
     n_prompt: int  # bytes; 0: not read
     is_stored: bool  # the answer can be continued, at its upstream
     model: str  # as the client names it
+    works: dict[str, ReplicaWork] = {}  # by upstream; empty: not chosen by cost
+    sent: dict[str, SentPrompt] = {}  # by upstream: of the newest attempt there
 
-    def note_sent(self, name: str, now: float) -> int:
-        return self.selector.note_sent(self, name, now)
+    def note_sent(self, member: UpstreamState, now: float) -> int:
+        return self.selector.note_sent(self, member, now)
 
-    def note_first_token(self, name: str, ttft_s: float, summary: AnswerSummary, *, is_whole: bool) -> None:
+    def note_usage(self, name: str, usage: Usage | None) -> None:
+        """An attempt succeeded."""
+        sent = self.sent.get(name)
+        if sent is not None and usage is not None and usage.input_total:
+            self.selector.beliefs.note_usage(name, sent, usage)
+
+    def note_unanswered(self, name: str) -> None:
+        """An attempt ended without a first token."""
+        sent = self.sent.get(name)
+        if sent is not None:
+            self.selector.beliefs.note_unanswered(name, sent, self.blocks)
+
+    def note_first_token(self, name: str, ttft_s: float, summary: AnswerSummary, now: float, *, is_whole: bool) -> None:
         self.selector.note_first_token(self, name, ttft_s, summary.response_id if self.is_stored else None,
                                        is_whole=is_whole)
+        sent = self.sent.get(name)
+        if sent is not None and not is_whole:
+            self.selector.beliefs.note_first_token(name, sent, ttft_s, now)
 
     def note_end(self, name: str, seconds: float, *, is_lost: bool, is_whole: bool) -> None:
         self.selector.note_end(self, name, seconds, is_lost=is_lost, is_whole=is_whole)

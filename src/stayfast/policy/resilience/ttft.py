@@ -20,6 +20,9 @@ When wrong: requests of other clients to the same upstream are not seen; a stati
 requests; cache hits are known only for the mean prompt.
 """
 
+from stayfast.core.types import Usage
+from stayfast.policy.resilience.prefill_rate import PrefillRate
+
 FORGETS = 0.998
 N_WARM = 10
 LEAST_S = 0.05  # the least scale of errors
@@ -34,19 +37,22 @@ MAX_MODELS = 64  # of one upstream; clients may choose model names
 class TtftPrediction:
     """The prediction for one running call. The caller reports the call's progress to it."""
 
-    __slots__ = ("_is_counted", "_is_waiting", "_n_ahead", "_n_estimated", "_n_own", "_of", "seconds")
+    __slots__ = ("_is_counted", "_is_waiting", "_n_ahead", "_n_estimated", "_n_known", "_n_own", "_of", "_ttft_s", "seconds")
 
-    def __init__(self, of: "TtftPredictor", n_estimated: float, n_own: float, seconds: float | None) -> None:
+    def __init__(self, of: "TtftPredictor", n_estimated: float, n_own: float, seconds: float | None, n_known: float) -> None:
         self.seconds = seconds  # None: no prediction
         self._of = of
         self._n_estimated = n_estimated
         self._n_own = n_own
+        self._n_known = n_known
+        self._ttft_s = 0.0  # until the first token
         self._n_ahead = of.ahead.n
         self._is_waiting = True
         self._is_counted = False
 
     def record_first_token(self, ttft_s: float, n_uncached: float | None) -> None:
         """The first token arrived; `n_uncached`: the upstream's count, if known by then."""
+        self._ttft_s = ttft_s
         self.end_wait(n_uncached)
         if self.seconds is not None:
             self._of.learn_error(abs(self.seconds - ttft_s), ttft_s)
@@ -63,22 +69,39 @@ class TtftPrediction:
             of.learn_share(n_uncached, self._n_estimated)
 
 
+    def count_uncached(self, usage: Usage | None) -> float | None:
+        """The prompt's uncached tokens by the upstream's usage. None: not reported, or it does not report what it cached."""
+        if usage is None or not usage.input_total:
+            return None
+        if usage.cached_read:
+            self._of.ahead.reports_cached = True
+        return usage.uncached if self._of.ahead.reports_cached or not self._n_known else None
+
+    def learn_rate(self, n_uncached: float | None) -> None:
+        """The call has succeeded; n_uncached: see `count_uncached`."""
+        if self._ttft_s and n_uncached is not None:
+            self._of.rate.learn(n_uncached, self._n_ahead, self._ttft_s)
+
+
 class TokensAhead:
     """The tokens of calls that wait for their first token at one upstream."""
 
-    __slots__ = ("n",)
+    __slots__ = ("n", "reports_cached")
 
     def __init__(self) -> None:
         self.n = 0.0
+        self.reports_cached = False  # its usage has shown cached tokens: without any, none were cached
 
 
 class TtftPredictor:
     """The fit for one model of one upstream. Pure state; changed only by its owner. ahead: of all models."""
 
-    __slots__ = ("_a", "_b", "_c", "_error_s", "_mean_s", "_n", "_n_estimated", "_n_uncached", "_p", "_share", "ahead")
+    __slots__ = ("_a", "_b", "_c", "_error_s", "_mean_s", "_n", "_n_estimated", "_n_uncached", "_p", "_share", "ahead",
+                 "rate")
 
     def __init__(self, ahead: TokensAhead | None = None) -> None:
         self.ahead = ahead or TokensAhead()
+        self.rate = PrefillRate()
         self._a = self._b = self._c = 0.0
         self._p = (100.0, 0.0, 0.0, 100.0, 0.0, 100.0)  # the upper half of a symmetric matrix, row by row
         self._n = 0
@@ -99,11 +122,11 @@ class TtftPredictor:
         """Mean absolute error of recent predictions over the mean wait; None: no predictions."""
         return self._error_s / self._mean_s if self._mean_s else None
 
-    def start_call(self, n_estimated: float) -> TtftPrediction:
-        """Start a call with a prompt of about `n_estimated` tokens."""
+    def start_call(self, n_estimated: float, n_known: float = 0.0) -> TtftPrediction:
+        """Start a call with a prompt of about `n_estimated` uncached tokens, besides n_known that are probably cached."""
         n_own = n_estimated * self._share
         seconds = self._evaluate(n_own, self.ahead.n) if self._n >= N_WARM else None
-        prediction = TtftPrediction(self, n_estimated, n_own, seconds)
+        prediction = TtftPrediction(self, n_estimated, n_own, seconds, n_known)
         self.ahead.n += n_own
         return prediction
 
@@ -175,6 +198,11 @@ class TtftPredictors:
         """The predicted time to first token of a prompt sent now; None: no prediction."""
         found = self._by_model.get(model)
         return found.predict_s(n_estimated) if found is not None else None
+
+    def tokens_per_s(self, model: str) -> float | None:
+        """The learned prefill rate; None: unknown."""
+        found = self._by_model.get(model)
+        return found.rate.tokens_per_s if found is not None else None
 
     @property
     def error_ratio(self) -> float | None:

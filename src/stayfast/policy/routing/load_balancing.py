@@ -13,16 +13,15 @@ at a time; if that ends without an answer, others go first for about 10 s. Unhea
 Retry-After, a refused key, an unknown model) come last but are never removed. A recovering one counts as healthy for a share
 of the requests. An upstream that needs a probe goes first for that one request.
 
-With weights or affinity: filter the healthy upstreams (all, if there are none); score them by policy/routing/affinity.py;
-pick the best score if the upstreams differ in what they know of the prompt. Else two are drawn, by weight, and the first
-goes first unless it has more than twice the load of the second. Weights are relative to their mean:
+With affinity, the cost of each upstream decides (policy/routing/replica_cost.py). With weights, two are drawn by weight, and
+the first goes first unless it has more than twice the load of the second. Weights are relative to their mean:
 
     load_s = pace_s * (work / weight + 1)
 
 Source: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001); Finagle's and tower's peak EWMA;
 llm-d's filter, score, pick; Envoy's weighted least request.
 When wrong: one answer of a heavy tail makes its upstream look slow for seconds; each of several gateways sees only its own
-requests. With `max_load` near 1 affinity follows noise in the loads; with a large one, a popular prefix gets a queue.
+requests.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +30,6 @@ from math import exp, log
 from msgspec import Struct
 
 from stayfast.core.clock import Rng
-from stayfast.policy.routing.affinity import score_s
 
 DECAY_S = 10.0
 UNKNOWN_S = 1.0  # the pace until one is known
@@ -171,24 +169,11 @@ def select_healthy(loads: Sequence[CandidateLoad], rng: Rng) -> list[int]:
 KEEPS_UP = 2.0
 
 
-def order_by_score(loads: Sequence[CandidateLoad], weights: Sequence[float], new_shares: Sequence[float],
-                   waits_s: Sequence[float],
-           *, max_load: float, rng: Rng) -> list[int]:
-    """The candidates' indices, best first. `weights` and `new_shares` of the prompt are by candidate, or empty if all are
-    equal; `waits_s`: predicted times to first token, or empty if one is unknown.
-    """
+def order_by_weight(loads: Sequence[CandidateLoad], weights: Sequence[float], rng: Rng) -> list[int]:
+    """The candidates' indices, best first. weights: by candidate, or empty if all are equal."""
     indices = select_healthy(loads, rng)
-    first = _draw_first(loads, weights, indices, rng)
-    scores_s: list[float] = []
-    if new_shares:
-        scores_s = [score_s(load.seconds, new, max_load, waits_s[index] if waits_s else None)
-                    for index, (load, new) in enumerate(zip(loads, new_shares, strict=True))]
-        most_s = max_load * min(loads[index].seconds for index in indices)
-        best = min([index for index in indices if loads[index].seconds <= most_s], key=scores_s.__getitem__)
-        if new_shares[best] < max(new_shares[index] for index in indices):
-            first = best
-    is_healthy, scores_s = set(indices), scores_s or [load.seconds for load in loads]
-    found = sorted(range(len(loads)), key=lambda index: (index != first, index not in is_healthy, scores_s[index]))
+    first, is_healthy = _draw_first(loads, weights, indices, rng), set(indices)
+    found = sorted(range(len(loads)), key=lambda index: (index != first, index not in is_healthy, loads[index].seconds))
     return move_probe_first(loads, found)
 
 
