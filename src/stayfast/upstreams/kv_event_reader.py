@@ -72,6 +72,10 @@ class KvEventReader:
         self.is_connected = False
         self.lost_at: float | None = clock.now()  # since when there is no connection; None: there is one
 
+    @property
+    def has_replay(self) -> bool:
+        return bool(self._config.replay)
+
     async def run(self) -> None:
         """Read until cancelled."""
         context = self._zmq.Context()

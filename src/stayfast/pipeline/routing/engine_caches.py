@@ -1,7 +1,7 @@
 """What engines hold of a prompt, by their KV events: the exact index for routes with prefix affinity.
 
-A request is known by its text, a cache by its tokens. `LearnedPrompts` leads from one to the other: a prompt with new text is
-queued, and a background task lets an engine tokenize it, with its chat template. Until then the prompt's known beginning
+A request is known by its text, a cache by its tokens. `LearnedPrompts` leads from one to the other: a prompt with new text
+is queued, and a background task lets an engine tokenize it, with its chat template. Until then the prompt's known beginning
 counts, and a prompt without one is unknown.
 """
 
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from stayfast.core.clock import Clock
+from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.types import Request
 from stayfast.policy.routing.affinity import BLOCK_BYTES, hash_blocks
 from stayfast.policy.routing.block_index import BlockIndex, chain_root
@@ -36,7 +36,7 @@ class PromptTokenizer(Protocol):
 class EngineCache(NamedTuple):
     """One upstream whose events are read."""
 
-    index: BlockIndex
+    held: BlockIndex
     tokenizer: PromptTokenizer
 
 
@@ -50,13 +50,12 @@ class _Unlearned(NamedTuple):
 class EngineCaches:
     """Of all routes. Belongs to one loop. `run` learns; without it no new prompt is known."""
 
-    __slots__ = ("_clock", "_learned", "_n_bytes", "_pending", "_turn", "_wake", "_waiting", "caches", "tokenized")
+    __slots__ = ("_learned", "_n_bytes", "_pending", "_turn", "_waiting", "_wake", "caches", "tokenized")
 
-    def __init__(self, caches: Mapping[str, EngineCache], clock: Clock, learned: LearnedPrompts | None = None) -> None:
-        """caches: by upstream. learned: of before a reload."""
+    def __init__(self, caches: Mapping[str, EngineCache]) -> None:
+        """caches: by upstream; another mapping after a reload."""
         self.caches = caches
-        self._clock = clock
-        self._learned = learned if learned is not None else LearnedPrompts()
+        self._learned = LearnedPrompts()
         self._waiting: deque[_Unlearned] = deque()
         self._pending: set[int] = set()  # last text blocks of prompts that wait
         self._n_bytes = 0
@@ -64,13 +63,10 @@ class EngineCaches:
         self._wake = asyncio.Event()
         self.tokenized: dict[str, int] = {"learned": 0, "failed": 0, "skipped": 0}
 
-    @property
-    def learned(self) -> LearnedPrompts:
-        return self._learned
-
     def cached_tokens(self, request: Request, upstreams: Sequence[str], now: float) -> Sequence[float | None]:
-        """See `ExactPrefixes`. Costs 6 us a kB of prompt, for its text blocks, and some microseconds for each upstream."""
-        del now
+        """In tokens of BYTES_A_TOKEN bytes, as the selector counts prompts. Of a prompt with a known beginning, at most that
+        beginning.
+        """
         caches = self.caches
         if caches.keys().isdisjoint(upstreams):
             return [None] * len(upstreams)
@@ -81,17 +77,18 @@ class EngineCaches:
             self._queue(_Unlearned(request, blocks, len(prompt), tuple(upstreams)))
         if known is None:
             return [None] * len(upstreams)
-        found: list[float | None] = []
+        found, n_known = list[float | None](), known.n_blocks * BLOCK_BYTES / BYTES_A_TOKEN
         for name in upstreams:
             cache = caches.get(name)
-            size = cache.index.block_size if cache is not None else 0
+            size = cache.held.block_size if cache is not None else 0
             if cache is None or not size:
-                found.append(0.0 if cache is not None and cache.index.is_known and cache.index.is_complete else None)
+                found.append(0.0 if cache is not None and cache.held.is_known and cache.held.is_complete else None)
                 continue
             model = cache.tokenizer.model_of(request.model)
-            chain = known.prompt.chain(size, chain_root(model if model in cache.index.loras else ""))
-            n_held = cache.index.n_held(chain[:known.n_tokens // size])
-            found.append(float(n_held * size) if n_held is not None else None)
+            chain = known.prompt.chain(size, chain_root(model if model in cache.held.loras else ""))
+            n_held = cache.held.n_held(chain[:known.n_tokens // size])
+            share = min(1.0, n_held * size / max(1, known.n_tokens)) if n_held is not None else None
+            found.append(share * n_known if share is not None else None)
         return found
 
     def _queue(self, prompt: _Unlearned) -> None:
