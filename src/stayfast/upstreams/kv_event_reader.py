@@ -51,9 +51,10 @@ class NoZmq(ValueError):
 
 
 def load_zmq(upstream: str) -> Any:
-    """The package with its asyncio sockets. Raises NoZmq."""
+    """The package, with its asyncio sockets. Raises NoZmq."""
     try:
-        return import_module("zmq.asyncio")
+        import_module("zmq.asyncio")
+        return import_module("zmq")
     except ImportError as error:
         raise NoZmq(f"upstreams.{upstream}.kv_events needs the package pyzmq, which is not installed ({error}): "
                     f"{INSTALL_HINT}, or remove kv_events") from error
@@ -64,10 +65,10 @@ class KvEventReader:
 
     __slots__ = ("_clock", "_config", "_zmq", "is_connected", "lost_at", "order")
 
-    def __init__(self, config: KvEventsConfig, order: KvEventOrder, clock: Clock, zmq_asyncio: Any) -> None:
+    def __init__(self, config: KvEventsConfig, order: KvEventOrder, clock: Clock, zmq: Any) -> None:
         self._config = config
         self._clock = clock
-        self._zmq = zmq_asyncio
+        self._zmq = zmq
         self.order = order
         self.is_connected = False
         self.lost_at: float | None = clock.now()  # since when there is no connection; None: there is one
@@ -78,10 +79,10 @@ class KvEventReader:
 
     async def run(self) -> None:
         """Read until cancelled."""
-        context = self._zmq.Context()
+        context = self._zmq.asyncio.Context()
         try:
             while True:
-                with suppress(self._zmq.zmq.ZMQError):  # of a socket that could not be made; the next one may
+                with suppress(self._zmq.ZMQError):  # of a socket that could not be made; the next one may
                     await self._read(context)
                 await asyncio.sleep(RETRY_S)
         finally:
@@ -89,14 +90,14 @@ class KvEventReader:
             context.destroy(linger=0)
 
     async def _read(self, context: Any) -> None:
-        zmq = self._zmq.zmq
+        zmq = self._zmq
         with _opened(context, zmq.SUB) as socket:
             socket.setsockopt(zmq.RCVHWM, RECEIVE_LIMIT)
             socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
             socket.setsockopt(zmq.SUBSCRIBE, self._config.topic.encode())
             monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
             socket.connect(self._config.endpoint)
-            poller = self._zmq.Poller()
+            poller = self._zmq.asyncio.Poller()
             poller.register(socket, zmq.POLLIN)
             poller.register(monitor, zmq.POLLIN)
             try:
@@ -112,7 +113,7 @@ class KvEventReader:
 
     async def _read_connection(self, context: Any, monitor: Any) -> None:
         event = int.from_bytes((await monitor.recv_multipart())[0][:2], "little")
-        if event == self._zmq.zmq.EVENT_DISCONNECTED:
+        if event == self._zmq.EVENT_DISCONNECTED:
             self._note_lost()
             return
         self.is_connected, self.lost_at = True, None
@@ -135,7 +136,7 @@ class KvEventReader:
 
     async def _replay(self, context: Any, start: int, *, is_new: bool = False) -> bool:
         """Apply what is replayed from a number on. is_new: after a connection. False: the engine restarted before it."""
-        order, zmq = self.order, self._zmq.zmq
+        order, zmq = self.order, self._zmq
         with _opened(context, zmq.DEALER) as socket:
             socket.connect(self._config.replay)
             await socket.send_multipart([b"", encode_number(start)])
