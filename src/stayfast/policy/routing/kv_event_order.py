@@ -10,8 +10,8 @@ misses one removal believes in blocks that are gone. Rule, for a batch with the 
 
 Newer is a later time of the engine's own clock. After a new connection the last batch is replayed as well: if it is not the
 same, the engine restarted meanwhile. Without a replay endpoint each connection begins an index that is not complete.
-Source: the sequence numbers and the replay of vLLM's ZmqEventPublisher. When wrong: an engine that restarts, and whose wall
-clock was set back, looks like duplicates until its numbers pass the old ones.
+Source: the sequence numbers and the replay of vLLM's ZmqEventPublisher. When wrong: an engine that restarts behind a
+proxy that holds the connection, and whose first messages are lost, may look like a gap of its predecessor, or like none.
 """
 
 from collections import deque
