@@ -1,4 +1,4 @@
-"""A scripted engine with a prefix cache: chat, /tokenize, usage and KV events on loopback. The cache does what a test says."""
+"""A scripted engine with a prefix cache: chat, /tokenize, usage and KV events on loopback."""
 
 import json
 import threading

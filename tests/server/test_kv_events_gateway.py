@@ -16,8 +16,8 @@ SYSTEM = "You are one of the assistants that this test speaks to. " * 150  # abo
 def settings(**engines: KvEngine) -> str:
     lines = [f'  {name}: {{kind: openai, base_url: "{engine.url}", probe: false, kv_events: {{endpoint: '
              f'"{engine.publisher.endpoint}", replay: "{engine.publisher.replay}"}}}}' for name, engine in engines.items()]
-    return "\n".join(["upstreams:", *lines, f"routes: {{m: {{upstreams: [{', '.join(engines)}], affinity: {{mode: prefix}}, "
-                      'hedge: {mode: "off"}}}', "server: {drain_grace_s: 0}"])
+    route = f"{{upstreams: [{', '.join(engines)}], affinity: {{mode: prefix}}, hedge: {{mode: 'off'}}}}"
+    return "\n".join(["upstreams:", *lines, f"routes: {{m: {route}}}", "server: {drain_grace_s: 0}"])
 
 
 def messages(*texts: str) -> list[dict[str, Any]]:

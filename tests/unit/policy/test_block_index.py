@@ -112,7 +112,8 @@ def test_index_ranks_media_and_groups_hold_a_block_each() -> None:
     index, chain = complete_index(), hash_tokens([1] * SIZE, SIZE, chain_root())
     index.apply(batch(stored((7,), [1] * SIZE), stored((7,), [1] * SIZE, medium="CPU"), stored((7,), [1] * SIZE, group=2)))
     index.apply(batch(stored((7,), [1] * SIZE), rank=1))
-    for rank, event in ((0, BlocksRemoved((7,), "GPU")), (0, BlocksRemoved((7,), "GPU", 2)), (1, BlocksRemoved((7,), "GPU"))):
+    gpu = BlocksRemoved((7,), "GPU")
+    for rank, event in ((0, gpu), (0, BlocksRemoved((7,), "GPU", 2)), (1, gpu)):
         index.apply(batch(event, rank=rank))
         assert index.n_held(chain) == 1
     index.apply(batch(BlocksRemoved((7,), "CPU")))

@@ -116,34 +116,56 @@ def test_order_replay_that_begins_late_is_incomplete() -> None:
     assert (held(order, 40), held(order, 0)) == (1, None)
 
 
+class LossyPublisher:
+    """An engine that stores one new block a step, and restarts; its messages are lost and repeated."""
+
+    def __init__(self, order: KvEventOrder, rng: Random, *, has_replay: bool, buffer: int) -> None:
+        self.order = order
+        self.rng = rng
+        self.published: list[KvBatch] = []
+        self.tokens: list[int] = []  # whose blocks it holds
+        self._has_replay = has_replay
+        self._buffer = buffer
+        self._connect()
+
+    def _connect(self) -> None:
+        self.order.connect(has_replay=self._has_replay)
+        while self._has_replay and not self.order.take_first(None):
+            self.order.connect(has_replay=True)
+
+    def step(self, token: int) -> None:
+        rng, published = self.rng, self.published
+        if published and rng.random() < 0.05:
+            published.clear()
+            self.tokens.clear()
+            self.order.disconnect()
+            self._connect()
+        events = (BlocksStored((token,), None, (token,), 1, "", "GPU"),)
+        published.append(KvBatch(len(published), float(token), events))
+        self.tokens.append(token)
+        if len(published) > 1 and rng.random() < 0.1:
+            self._send(rng.choice(published[:-1]))
+        if rng.random() < 0.8:
+            self._send(published[-1])
+
+    def _send(self, sent: KvBatch) -> None:
+        order = self.order
+        if order.take(sent, sent.ts):
+            return
+        for missed in self.published[-self._buffer:] if self._has_replay else ():
+            if missed.number >= (order.next_number or 0):
+                order.take_replayed(missed, sent.ts)
+        order.close_gap(sent, sent.ts)
+
+
 @given(st.integers(0, 10**6), st.booleans(), st.integers(1, 8))
 def test_order_lossy_transport_never_claims_what_is_not_there(seed: int, has_replay: bool, buffer: int) -> None:
-    """Messages are lost and repeated, the engine restarts with its connection; what the index says of a block is so."""
-    rng = Random(seed)
-    order, published = KvEventOrder(BlockIndex()), list[KvBatch]()
-    order.connect(has_replay=has_replay)
-    if has_replay:
-        order.take_first(None)
-    for step in range(60):
-        now = float(step)
-        if published and rng.random() < 0.05:
-            published = []
-            order.disconnect()
-            order.connect(has_replay=has_replay)
-            while has_replay and not order.take_first(None):
-                order.connect(has_replay=True)
-        published.append(KvBatch(len(published), now, (BlocksStored((step,), None, (step,), 1, "", "GPU"),)))
-        for sent in ([rng.choice(published[:-1])] if len(published) > 1 and rng.random() < 0.1 else []) + (
-                [published[-1]] if rng.random() < 0.8 else []):
-            if order.take(sent, now):
-                continue
-            if has_replay:
-                for missed in published[-buffer:]:
-                    if missed.number >= (order.next_number or 0):
-                        order.take_replayed(missed, now)
-            order.close_gap(sent, now)
-        if order.next_number == len(published) and order.newest_at == now:  # it is up to date
-            there = {one.events[0].token_ids[0] for one in published if isinstance(one.events[0], BlocksStored)}
-            for token in range(step + 1):
-                n_held = held(order, token)
-                assert n_held is None or bool(n_held) == (token in there)
+    """What an index says that has the newest batch is so."""
+    order = KvEventOrder(BlockIndex())
+    engine = LossyPublisher(order, Random(seed), has_replay=has_replay, buffer=buffer)
+    for token in range(60):
+        engine.step(token)
+        if order.next_number == len(engine.published):
+            for other in range(token + 1):
+                n_held = held(order, other)
+                assert n_held is None or bool(n_held) == (other in engine.tokens)

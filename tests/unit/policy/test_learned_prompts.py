@@ -93,6 +93,6 @@ def test_learn_any_prompts_counts_rise_and_stay_within_the_prompt(texts: list[st
         assert known is not None
         counts = known.prompt.n_tokens
         assert counts == sorted(counts)
-        assert 0 <= counts[0]
+        assert counts[0] >= 0
         assert counts[-1] <= len(tokenize(whole))
         assert prompts.n_tokens <= max(max_tokens, len(tokenize(whole)))

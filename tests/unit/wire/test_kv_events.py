@@ -56,10 +56,13 @@ def test_decode_message_replay_without_topic_is_read() -> None:
     (["BlockStored", [1], None, [5, 6], 2, 3], BlocksStored((1,), None, (5, 6), 2, "3")),
     ([*stored([1], [5, 6])[:7], "sql", [["sql"]]], BlocksStored((1,), None, (5, 6), 2, "sql", "GPU")),
     ([*stored([1], [5, 6]), [["sql", "salt"]]], BlocksStored((1,), None, (), 2, "", "GPU", is_by_tokens=False)),
-    ([*stored([1], [5, 6]), None, 1, "sliding_window", 128], BlocksStored((1,), None, (), 2, "", "GPU", 1, is_by_tokens=False)),
-    ([*stored([1], [5, 6]), None, 1, "full_attention", None, "new field", 8], BlocksStored((1,), None, (5, 6), 2, "", "GPU", 1)),
+    ([*stored([1], [5, 6]), None, 1, "sliding_window", 128],
+     BlocksStored((1,), None, (), 2, "", "GPU", 1, is_by_tokens=False)),
+    ([*stored([1], [5, 6]), None, 1, "full_attention", None, "new field", 8],
+     BlocksStored((1,), None, (5, 6), 2, "", "GPU", 1)),
     (["BlockRemoved", [1, b"x"]], BlocksRemoved((1, b"x"))),
-    ({"type": "BlockRemoved", "block_hashes": [1], "medium": "CPU", "group_idx": 2, "more": []}, BlocksRemoved((1,), "CPU", 2)),
+    ({"type": "BlockRemoved", "block_hashes": [1], "medium": "CPU", "group_idx": 2, "more": []},
+     BlocksRemoved((1,), "CPU", 2)),
     ({"type": "AllBlocksCleared"}, AllCleared()), (["AllBlocksCleared"], AllCleared()),
 ])
 def test_decode_message_forms_of_all_versions_are_read(event: Any, expected: Any) -> None:
@@ -88,7 +91,7 @@ def test_decode_message_junk_frames_raise_nothing(message: list[bytes]) -> None:
 
 
 @given(VALUES, st.lists(VALUES, max_size=4), st.dictionaries(st.sampled_from(NAMES), VALUES))
-def test_decode_message_junk_events_raise_nothing_and_are_all_counted(ts: Any, events: list[Any], fields: dict[str, Any]) -> None:
+def test_decode_message_junk_events_raise_nothing_and_all_count(ts: Any, events: list[Any], fields: dict[str, Any]) -> None:
     events = [*events, {"type": "BlockStored", **fields}, {"type": "BlockRemoved", **fields},
               ["BlockStored", *fields.values()]]
     try:

@@ -124,9 +124,9 @@ class EngineCaches:
     async def _learn(self, prompt: _Unlearned) -> None:
         """Let the engines take turns; the next one, where one has no answer."""
         names = [name for name in prompt.upstreams if name in self.caches]
-        self._turn += 1
+        self._turn = turn = self._turn + 1
         for at in range(min(2, len(names))):
-            token_ids = await self.caches[names[(self._turn + at) % len(names)]].tokenizer.tokenize(prompt.request)
+            token_ids = await self.caches[names[(turn + at) % len(names)]].tokenizer.tokenize(prompt.request)
             if token_ids:
                 self._learned.learn(prompt.blocks, prompt.n_bytes, token_ids, BLOCK_BYTES)
                 self.tokenized["learned"] += 1
