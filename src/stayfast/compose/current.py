@@ -11,6 +11,7 @@ from stayfast.compose.credentials import Sources, credential_gauges
 from stayfast.compose.enough import tier_evidence_counts, tier_evidence_gauges
 from stayfast.compose.fleet import quota_counters, quota_gauges
 from stayfast.compose.history_reports import history_counts
+from stayfast.compose.kv_events import KvEvents, kv_event_counts, kv_event_gauges
 from stayfast.compose.passthrough import passed_rows
 from stayfast.compose.routes import prediction_error_rows, route_cache_rows
 from stayfast.compose.telemetry import ejection_rows, limit_rows, queue_rows, selection_rows, thread_rows
@@ -50,6 +51,7 @@ class Running:
     effective: SettingsReport | None = None  # None: in a laboratory
     credentials: Sources = field(default_factory=dict)
     passthrough: PassThrough | None = None  # None: it is off
+    kv_events: KvEvents | None = None  # None: no engine publishes any
 
 
 class CurrentSystem:
@@ -91,6 +93,9 @@ class CurrentSystem:
 
     def credentials(self) -> Sources:
         return self._running.credentials if self._running is not None else {}
+
+    def kv_events(self) -> KvEvents | None:
+        return self._running.kv_events if self._running is not None else None
 
     def peers(self) -> Mapping[str, Peer]:
         return self._running.peers if self._running is not None else {}
@@ -156,7 +161,7 @@ class CurrentSystem:
                 **store_rows(running.stores), **prefix_gauges(routes, now), **semantic_gauges(routes),
                 **tier_evidence_gauges(routes),
                 **thread_rows(running.turns), **self.read_job_gauges(), **quota_gauges(running.leases),
-                **credential_gauges(running.credentials),
+                **credential_gauges(running.credentials), **kv_event_gauges(running.kv_events, now),
                 PASSED_IN_FLIGHT.name: passed_rows(running.passthrough),
                 RETRY_BUDGET.name: [((route.name,), route.hedging.budget.extra_share(now)) for route in routes.values()]}
 
@@ -164,5 +169,5 @@ class CurrentSystem:
         routes, running = self.routes(), self._running
         leases = running.leases if running is not None else None
         return {**selection_rows(routes), **tier_rows(routes), **tier_evidence_counts(routes), **prefix_counts(routes),
-                **history_counts(routes),
+                **history_counts(routes), **kv_event_counts(self.kv_events()),
                 **quota_counters(leases)} if routes else {}

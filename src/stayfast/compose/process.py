@@ -33,6 +33,7 @@ from stayfast.compose.fleet import shared_buckets
 from stayfast.compose.job_stores import open_job_stores
 from stayfast.compose.jobs import JobsHost, ProcessParts
 from stayfast.compose.keys import KeysHost
+from stayfast.compose.kv_events import KvEventTasks
 from stayfast.compose.probes import store_sites
 from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.compose.token_counters import load_tokenizers
@@ -76,6 +77,7 @@ class Process:
         self._rng = Random(os.urandom(16))
         self._tasks = ConnectionTasks(self.report)
         self._credentials = CredentialTasks(self._tasks.spawn)
+        self._kv_events = KvEventTasks(self._tasks.spawn)
         self._engines = Engines(observers.sink, self._clock, self._rng)
         self._of_system: list[asyncio.Task[None]] = []  # end with the system at a reload
         self._of_process: list[asyncio.Task[None]] = []
@@ -144,6 +146,7 @@ class Process:
         self._observers.aggregate.turns.cancel_all()
         self._observers.probes.stop()
         self._credentials.keep_only({})
+        self._kv_events.begin(None)
         for task in (*self._of_system, *self._of_process, self._purging):
             if task is not None:
                 task.cancel()
@@ -244,6 +247,7 @@ class Process:
         if system.refresher is not None:
             self._of_system.append(self._tasks.spawn(system.refresher.run()))
         self._credentials.keep_only(system.credentials)
+        self._kv_events.begin(system.kv_events)
         self._system = system
         if self._stored is not None:
             self._stored.jobs.settings = system.settings

@@ -22,6 +22,7 @@ from stayfast.pipeline.context.output_caps import OutputPaces, RouteCaps
 from stayfast.pipeline.hooks.config import HooksConfig
 from stayfast.pipeline.hooks.route_hooks import RouteHooks
 from stayfast.pipeline.plan import Route, RoutePolicy
+from stayfast.pipeline.routing.exact_prefixes import ExactPrefixes
 from stayfast.pipeline.routing.selector import PickConfig, Target, UpstreamSelector
 from stayfast.pipeline.stages.route import ANY_MODEL
 from stayfast.policy.admission.overload import ANY_TENANT, TenantConfig
@@ -51,6 +52,7 @@ class RouteParts:
     classifiers: Classifiers
     clock: Clock
     sink: Sink
+    exact: ExactPrefixes | None = None  # what engines report of their caches; None: nothing
 
 
 def make_routes(settings: Settings, parts: RouteParts, old: Mapping[str, Route]) -> dict[str, Route]:
@@ -92,7 +94,7 @@ def _make_route(name: str, settings: Settings, parts: RouteParts, old: Route | N
                         for up in tier.upstreams) for tier in fallback.tiers) if fallback else ()
     return Route(name, targets, route_settings.pick == "order", policy, route_settings.retry, tiers,
                  _make_hedging(route_settings, settings, old), route_settings.on_stall,
-                 _make_selector(name, route_settings, registry, old, parts.sink), ladder)
+                 _make_selector(name, route_settings, old, parts), ladder)
 
 
 def _make_cache(name: str, settings: Settings, old: Route | None, stores: Stores, semantic: SemanticCaches
@@ -130,8 +132,8 @@ def _can_continue(settings: Settings, upstream: str) -> bool:
     return isinstance(upstream_settings, HttpUpstream) and upstream_settings.supports_continuation
 
 
-def _make_selector(name: str, route_settings: RouteSettings, registry: Registry, old: Route | None,
-                   sink: Sink) -> UpstreamSelector | None:
+def _make_selector(name: str, route_settings: RouteSettings, old: Route | None, parts: RouteParts
+                   ) -> UpstreamSelector | None:
     """Affinity, weights and ejection; None: the route has one upstream, or only the load decides."""
     config = PickConfig(route_settings.pick == "order", route_settings.weights, affinity_config(route_settings),
                         route_settings.eject)
@@ -139,10 +141,11 @@ def _make_selector(name: str, route_settings: RouteSettings, registry: Registry,
         return None
     if config.affinity.mode != "off":
         for upstream in route_settings.own_upstreams:
-            registry[upstream].predict_ttft()
-    if old is not None and old.selector is not None and old.selector.config == config:
-        return old.selector
-    return UpstreamSelector(config, name, sink)
+            parts.registry[upstream].predict_ttft()
+    selector = old.selector if old is not None else None
+    if selector is not None and (selector.config, selector.exact) == (config, parts.exact):
+        return selector
+    return UpstreamSelector(config, name, parts.sink, exact=parts.exact)
 
 
 def _make_hedging(route_settings: RouteSettings, settings: Settings, old: Route | None) -> Hedging:

@@ -44,6 +44,7 @@ from stayfast.compose.fleet import (
 )
 from stayfast.compose.fleet_host import Fleet
 from stayfast.compose.keys import KeysHost
+from stayfast.compose.kv_events import KvEvents, kv_event_findings, make_kv_events
 from stayfast.compose.passthrough import http_config, make_pass_through
 from stayfast.compose.probes import make_probes
 from stayfast.compose.routes import RouteParts, bind_routes, make_routes, models_requested, queue_outlook, tier_of
@@ -128,7 +129,8 @@ class Observers:
                                        WEBSOCKET_MESSAGES.name: self.sockets.message_rows()})
         recent = RecentRequests(settings.recent)
         reported = ReportedFindings(clock, lambda: [
-            *prefix_findings(current.routes(), clock), *self.fleet.findings(), *credential_findings(current.credentials())])
+            *prefix_findings(current.routes(), clock), *self.fleet.findings(), *credential_findings(current.credentials()),
+            *kv_event_findings(current.kv_events(), clock)])
         self.probes = make_probes(siblings.n if siblings is not None else 0, current, self.log,
                                   lambda: self.writer.n_dropped, clock)
         self.tracing = make_span_exporter(settings, self.log, current.peers)
@@ -211,6 +213,7 @@ class System:
     keys: LiveKeys | None = None  # None: in a laboratory
     classifiers: Classifiers = field(default_factory=Classifiers)
     files: ClassifierFiles = field(default_factory=ClassifierFiles)
+    kv_events: KvEvents | None = None  # None: no engine publishes any
 
     @property
     def config(self) -> ServerConfig:
@@ -279,8 +282,9 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     context = ContextSteps(settings, open_stores, clock=clock, serve=observers.current.serve,
                            is_shedding=observers.current.is_shedding)
     evidence = EnoughRoutes(settings, clock=clock, sink=sink, serve=observers.current.serve, classifiers=classifiers)
-    named = make_routes(settings, RouteParts(registry, open_stores, semantic, context, evidence, classifiers, clock, sink),
-                        before)
+    kv_events = make_kv_events(settings, (old.settings, old.kv_events) if old is not None else None, clock)
+    named = make_routes(settings, RouteParts(registry, open_stores, semantic, context, evidence, classifiers, clock, sink,
+                                             kv_events.exact if kv_events is not None else None), before)
     bind_routes(registry, named, LANES if settings.admission.lanes is not None else ())
     if old is not None:
         _begin_slowly(registry, old.registry, clock.now())
@@ -297,11 +301,13 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
     effective = SettingsReport(settings, old.effective if old is not None else None, clock.wall())
     observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()),
-                                   peer_addresses(settings), observers.leases, effective, credentials, passing))
+                                   peer_addresses(settings), observers.leases, effective, credentials, passing,
+                                   kv_events))
     return System(settings, gateway, registry, prober, observers.aggregate, observers.signals.board, open_stores, turns,
                   credentials, embedding=embeds, leases=observers.leases,
-                  refresher=make_refresher(named, registry, clock, sink), passthrough=passing, jobs=jobs, effective=effective, snapshots=observers.snapshots,
-                  keys=keys.live if keys is not None else None, classifiers=classifiers, files=files)
+                  refresher=make_refresher(named, registry, clock, sink), passthrough=passing, jobs=jobs,
+                  effective=effective, snapshots=observers.snapshots, keys=keys.live if keys is not None else None,
+                  classifiers=classifiers, files=files, kv_events=kv_events)
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,

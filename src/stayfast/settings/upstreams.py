@@ -21,6 +21,7 @@ from stayfast.settings.added_kinds import AddedStore, AddedUpstream
 from stayfast.settings.credentials import AwsCredentials, Credentials, EntraCredentials
 from stayfast.settings.providers import ADDRESS_FIELDS, ADDRESS_PART, Protocol, ProviderRow, all_providers
 from stayfast.stores.remote_store import SharedConfig
+from stayfast.upstreams.kv_event_reader import KvEventsConfig
 from stayfast.wire.quirks import Quirk
 
 NATIVE_APIS: Mapping[str, frozenset[Api]] = {
@@ -110,6 +111,9 @@ class HttpUpstream:
     metrics_url: Annotated[str, SettingDoc(
         "Address of its metrics without /metrics, if they are not at the root of base_url: Triton's port 8002.", pattern=URL,
         form="like http://host:8002, without user, password, ? and #", is_secret=True)] = ""
+    kv_events: Annotated[KvEventsConfig | None, SettingDoc(
+        "Read the events of its prefix cache, for routes with affinity (docs/kv-events.md). Needs pip install "
+        "'.[kv-events]' in Stayfast's checkout.")] = None
     probe: Annotated[bool, PROBE] = True
     limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
     breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
@@ -143,8 +147,8 @@ class HttpUpstream:
                 raise ValueError(f"service_tiers must be among {', '.join(SPEEDS)}, not {tier}")
         self._check_apis()
         check_headers(self.headers)
-        if self.engine_metrics != "off" and (self.kind != "openai" or self._is_hosted(row)):
-            raise ValueError(f"engine_metrics must be off for {self.host}: only engines of your own have /metrics")
+        if self.kind != "openai" or self._is_hosted(row):
+            self._check_not_engine()
         if self.metrics_url and self.engine_metrics == "off":
             raise ValueError("metrics_url has no effect where engine_metrics is off")
         object.__setattr__(self, "metrics_url", self.metrics_url.rstrip("/"))
@@ -170,6 +174,12 @@ class HttpUpstream:
         if not url:
             raise ValueError(f"base_url is missing: {self.provider or self.kind} has no common address")
         return url
+
+    def _check_not_engine(self) -> None:
+        if self.engine_metrics != "off":
+            raise ValueError(f"engine_metrics must be off for {self.host}: only engines of your own have /metrics")
+        if self.kv_events is not None:
+            raise ValueError(f"kv_events must be unset for {self.host}: only engines of your own publish them")
 
     def _check_credentials(self, credentials: Credentials) -> None:
         if self.key is not None and self.key.reveal():

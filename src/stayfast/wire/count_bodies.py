@@ -4,6 +4,7 @@ A count endpoint takes the members of a request that make its prompt. A text wit
 only: elsewhere it would become a message, with the tokens of a template.
 """
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final
 
@@ -17,7 +18,9 @@ from stayfast.wire.token_counts import read_plain_prompt
 
 _OBJECT: Final = msgspec.json.Decoder(RawObject)
 _ENCODER: Final = msgspec.json.Encoder()
-_AS_ANSWERED: Final = {Api.COUNT_TOKENS: Api.MESSAGES, Api.INPUT_TOKENS: Api.RESPONSES, Api.TOKENIZE: Api.CHAT}
+_PLAIN: Final = ("prompt", "add_special_tokens")  # members of a completion that make its prompt
+_AS_ANSWERED: Final[Mapping[Api, Api]] = {
+    Api.COUNT_TOKENS: Api.MESSAGES, Api.INPUT_TOKENS: Api.RESPONSES, Api.TOKENIZE: Api.CHAT}
 
 
 class CountForm(Enum):
@@ -37,10 +40,14 @@ def encode_count_body(request: Request, form: CountForm, model: str) -> bytes | 
     """The body for a count endpoint; None: it cannot count this request. Raises Rejected for a field without an equivalent
     there.
     """
+    if request.api is Api.COMPLETIONS and form is CountForm.TOKENIZE:
+        members = _OBJECT.decode(request.body)
+        return _ENCODER.encode({**{name: members[name] for name in _PLAIN if name in members}, "model": model}
+                               ) if bytes(members.get("prompt", b""))[:1] == b'"' else None
     if request.api is Api.TOKENIZE and read_plain_prompt(request.body) is not None:
         return _with(request.body, model=model) if form is CountForm.TOKENIZE else None
     spoken, names = form.value
-    api = _AS_ANSWERED[request.api]
+    api = _AS_ANSWERED.get(request.api, request.api)
     body = request.body if api is not Api.MESSAGES else _with(request.body, max_tokens=1)
     if not can_translate(api, spoken):
         return None

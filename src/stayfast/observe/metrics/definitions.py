@@ -81,6 +81,10 @@ TIER_ANSWERS = _counter("tier_answers", "Answers of tiers, by the service tier t
 PREFIX_TOKENS = _counter("prefix_tokens", "Prompt tokens sent (estimated), known or new to the upstream.", *_WHERE, "kind")
 PREFIX_CHECKED = _counter("prefix_checked_tokens", "Prompt tokens of answers on routes with prefix affinity: input, cached by "
                           "usage, believed cached; or unreported.", *_WHERE, "kind")
+KV_EVENTS = _counter("kv_events", "Events of an engine's prefix cache: applied, or malformed.", "upstream", "kind")
+KV_EVENT_GAPS = _counter("kv_event_gaps", "Gaps in these events: filled by a replay, or lost.", "upstream", "result")
+PROMPTS_TOKENIZED = _counter("prompts_tokenized", "Prompts that engines tokenized to look them up in their caches: learned, "
+                             "failed, or skipped.", "result")
 PREFIX_CACHE = _counter("prefix_cache_requests", "Answers on routes with `prefix`, by the provider's cache result.", *_WHERE,
                         "result")
 PREFIX_CACHE_TOKENS = _counter("prefix_cache_tokens", "Their input tokens: read, written or plain.", *_WHERE, "kind")
@@ -192,6 +196,11 @@ QUOTA_SLACK = _gauge("quota_slack", "What this gateway may still admit of a limi
                      "tenant", "limit")
 QUOTA_EXACT = _gauge("quota_exact", "1 while a limit that gateways share is near its end.", "tenant", "limit")
 QUOTA_STORE_LOST = _gauge("quota_store_lost", "1 while the store of shared limits is unreachable.")
+KV_EVENT_BLOCKS = _gauge("kv_event_blocks", "Blocks in an engine's prefix cache, by its events (maximum of the workers).",
+                         "upstream")
+KV_EVENT_STATE = _gauge("kv_event_state", "What its events tell of an engine's prefix cache: 0 nothing, 1 a part, 2 all "
+                        "(maximum of the workers).", "upstream")
+KV_EVENT_AGE = _gauge("kv_event_age_seconds", "Time since the last event (maximum of the workers).", "upstream")
 JOBS = _gauge("jobs", "Unfinished jobs: queued, deferred or running (maximum of the workers).", "route", "state")
 JOBS_OLDEST = _gauge("jobs_oldest_age_seconds", "Age of the oldest queued job (maximum of the workers).", "route")
 JOBS_OVERDUE = _gauge("jobs_overdue_seconds", "How long the most urgent queued job is past its deadline (maximum of the "
@@ -213,6 +222,7 @@ FAMILIES = (
     CREDENTIAL_RENEWALS, SHEDS, CACHE,
     CACHE_SAVED_S, CACHE_SAVED_USD, CACHE_REFRESHES, AFFINITY, TIER_REQUESTS, TIER_ANSWERS,
     PREFIX_TOKENS, PREFIX_CHECKED, PREFIX_CACHE, PREFIX_CACHE_TOKENS,
+    KV_EVENTS, KV_EVENT_GAPS, KV_EVENT_BLOCKS, KV_EVENT_STATE, KV_EVENT_AGE, PROMPTS_TOKENIZED,
     PREFIX_WAITS, HISTORY_REQUESTS, HISTORY_SUMMARIES, HISTORY_RULES, HISTORY_SAVED_TOKENS,
     STORE, TURN_STEPS, TURN_THREADS, LOST, TTFT, USABLE, E2E, TPOT, GAP, QUEUE_WAIT, OVERHEAD, STAGE,
     STEP_SECONDS, HANDSHAKE,
@@ -232,7 +242,8 @@ FAMILIES = (
 MERGED_BY_MAX = frozenset((BREAKER_STATE.name, FLEET_GATEWAYS.name, FLEET_AGE.name,
                      EJECTED.name, LIMIT.name, PREDICTOR_ERROR.name, PREFIX_MOVING.name,
                      RETRY_BUDGET.name, SEMANTIC_SHADOW.name, SEMANTIC_ERROR.name,
-                     SEMANTIC_JUDGE_MISS.name, JOBS.name, JOBS_OLDEST.name, JOBS_OVERDUE.name, CREDENTIAL_MISSING.name,
+                     SEMANTIC_JUDGE_MISS.name, KV_EVENT_BLOCKS.name, KV_EVENT_STATE.name,
+                     KV_EVENT_AGE.name, JOBS.name, JOBS_OLDEST.name, JOBS_OVERDUE.name, CREDENTIAL_MISSING.name,
                      ))  # gauges merged by maximum, not by sum
 SLO_FAMILIES = frozenset(family.slo for family in FAMILIES if family.slo)
 

@@ -8,8 +8,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from stayfast.core.constants import BYTES_A_TOKEN, MAX_NAME
-from stayfast.core.events import AttemptDone, Ejected, Fanout, Sink
 from stayfast.core.engine_signals import EngineSignals
+from stayfast.core.events import AttemptDone, Ejected, Fanout, Sink
 from stayfast.core.types import AnswerSummary, Api, Request, Usage
 from stayfast.pipeline.routing.exact_prefixes import ExactPrefixes
 from stayfast.pipeline.routing.prefix_beliefs import PrefixBeliefs, SentPrompt
@@ -82,15 +82,15 @@ MAX_PEERS = 16  # sets of targets: by API, and by reload
 class UpstreamSelector:
     """The selector of one route. Belongs to one loop; nothing here awaits. Survives a reload with unchanged settings."""
 
-    __slots__ = ("_exact", "_has_affinity", "_outliers", "_peers", "_responses", "_route", "_sees_prefix",
-                 "_sees_sessions", "_signals", "_sink", "_usual_tokens", "beliefs", "choices", "config")
+    __slots__ = ("_has_affinity", "_outliers", "_peers", "_responses", "_route", "_sees_prefix",
+                 "_sees_sessions", "_signals", "_sink", "_usual_tokens", "beliefs", "choices", "config", "exact")
 
     def __init__(self, config: PickConfig, route: str = "", sink: Sink | None = None, *, signals: SignalBoard | None = None,
                  exact: ExactPrefixes | None = None) -> None:
         """signals: of the engines; exact: their own index of their caches. None: they show none."""
         self.config = config
         self._signals = signals
-        self._exact = exact
+        self.exact = exact
         self._has_affinity = config.affinity.mode != "off"
         self._sees_prefix, self._sees_sessions = config.affinity.sees_prefix, config.affinity.sees_sessions
         self._peers: dict[int, _Peers] = {}  # by the identity of their targets
@@ -146,7 +146,7 @@ class UpstreamSelector:
                        owner: int | None, now: float, rng: Random) -> tuple[list[int], list[str]]:
         """The order, and a note on it if the upstreams differ in what they have of the prompt."""
         names, n_tokens = peers.names, aim.n_body / BYTES_A_TOKEN
-        exact = self._exact.cached_tokens(request, names, now) if self._exact is not None and aim.blocks else None
+        exact = self.exact.cached_tokens(request, names, now) if self.exact is not None and aim.blocks else None
         works = self._works(peers, aim, exact, now)
         cached = [work.cached for work in works]
         differ = min(cached) < max(cached)

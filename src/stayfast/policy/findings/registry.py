@@ -28,6 +28,7 @@ from stayfast.policy.findings import (
 )
 from stayfast.policy.findings.check import Check
 from stayfast.policy.findings.credentials import RENEWAL_FAILS
+from stayfast.policy.findings.kv_events import KV_EVENTS_LOST
 
 
 def _explain_targets(check: Check) -> Check:
@@ -62,6 +63,7 @@ REPORTED: tuple[Check, ...] = (
     Check("fleet.versions_differ", "Gateways of one fleet have different versions.", _report_elsewhere),
     Check("fleet.lonely_breaker", "A breaker is open at one gateway only.", _report_elsewhere),
     Check("engine.embedded_restarts", "The embedded engine crashed.", _report_elsewhere),
+    Check(KV_EVENTS_LOST, "The events of an engine's prefix cache do not arrive, or not all.", _report_elsewhere),
     Check(RENEWAL_FAILS, "The credential of an upstream is not renewed.", _report_elsewhere,
           ("breaker.open", "latency.promise_missed")),
 )

@@ -32,8 +32,8 @@ from msgspec import Struct
 
 from stayfast.core.clock import Rng
 from stayfast.core.engine_signals import EngineSignals
-from stayfast.policy.routing.load_balancing import CandidateLoad, draw_less_loaded, move_probe_first, select_healthy
 from stayfast.policy.resilience.prefill_rate import bound_rates
+from stayfast.policy.routing.load_balancing import CandidateLoad, draw_less_loaded, move_probe_first, select_healthy
 
 DECODE_TOKENS: Final = 128.0
 NEAR, NEAR_S = 0.05, 0.002

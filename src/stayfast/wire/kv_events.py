@@ -1,0 +1,122 @@
+"""KV events: what vLLM and SGLang publish about the blocks of their prefix caches, over ZMQ.
+
+A message is [topic, number of the batch (u64, big-endian), msgpack]; the msgpack is [ts, events, dp_rank]. An event is a map
+with its name in `type` (vLLM 0.32), or an array with its name first (before, and SGLang). A replayed message has no topic in
+versions before 2026-06, and the last one an empty payload. Versions add fields and events, so what is unknown is skipped; a
+known event whose needed fields have another shape is counted as malformed.
+Source: vLLM's distributed/kv_events.py, recorded frames of 0.32; SGLang's disaggregation/kv_events.py.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
+from typing import Any, Final, TypeGuard
+
+import msgspec
+from msgspec import Struct
+
+from stayfast.core.kv_events import AllCleared, BlockHash, BlocksRemoved, BlocksStored, KvBatch, KvEvent
+
+MAX_PAYLOAD_BYTES: Final = 64 << 20  # a batch of a million tokens has 5 MB
+MAX_TEXT: Final = 256
+NUMBER_BYTES: Final = 8
+_END: Final = (1 << 64) - 1  # -1, as an unsigned number
+_HASH: Final = int | bytes
+_WINDOWS: Final = ("sliding_window", "sliding_window_mla", "mamba", "chunked_local_attention", "encoder_only_attention",
+                   "cross_attention")  # groups of layers that hold less than a whole prefix
+_STORED: Final = ("type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name",
+                  "extra_keys", "group_idx", "kv_cache_spec_kind")
+_REMOVED: Final = ("type", "block_hashes", "medium", "group_idx")
+_DECODER: Final = msgspec.msgpack.Decoder()
+
+
+class ReplayEnd(Struct, frozen=True):
+    """The last message of a replay."""
+
+
+def decode_message(frames: Sequence[bytes]) -> KvBatch | ReplayEnd | None:
+    """A published or replayed message; None: it is none. Raises nothing."""
+    if len(frames) < 2 or len(frames[-2]) != NUMBER_BYTES or len(frames[-1]) > MAX_PAYLOAD_BYTES:
+        return None
+    number, payload = int.from_bytes(frames[-2], "big"), frames[-1]
+    if not payload or number == _END:
+        return ReplayEnd()
+    try:
+        read = _DECODER.decode(payload)
+    except (ValueError, RecursionError):  # msgspec.DecodeError is a ValueError
+        return None
+    if not isinstance(read, list) or len(read) < 2 or not isinstance(read[1], list):
+        return None
+    ts, rank = read[0], read[2] if len(read) > 2 else None
+    events, n_unknown, n_malformed = _read_events(read[1])
+    return KvBatch(number, float(ts) if isinstance(ts, int | float) and isfinite(ts) else 0.0, tuple(events),
+                   rank if isinstance(rank, int) else 0, n_unknown, n_malformed)
+
+
+def encode_number(number: int) -> bytes:
+    """The number of a batch, as a request for the replay of this one and all later ones."""
+    return number.to_bytes(NUMBER_BYTES, "big")
+
+
+def _read_events(raw: list[Any]) -> tuple[list[KvEvent], int, int]:
+    """The known events, and how many were unknown and malformed."""
+    found: list[KvEvent] = []
+    n_unknown = n_malformed = 0
+    for one in raw:
+        fields = dict(zip(_STORED if one[:1] == ["BlockStored"] else _REMOVED, one, strict=False)
+                      ) if isinstance(one, list) else one if isinstance(one, dict) else {}
+        name = fields.get("type")
+        read = _READERS.get(name) if isinstance(name, str) else None
+        if read is None:
+            n_unknown += 1
+        elif (event := read(fields)) is None:
+            n_malformed += 1
+        else:
+            found.append(event)
+    return found, n_unknown, n_malformed
+
+
+def _read_stored(fields: Mapping[Any, Any]) -> BlocksStored | None:
+    hashes, parent, token_ids = fields.get("block_hashes"), fields.get("parent_block_hash"), fields.get("token_ids")
+    block_size, medium, group = fields.get("block_size"), _text(fields.get("medium")), _number(fields.get("group_idx"))
+    if not _are_hashes(hashes) or type(block_size) is not int or block_size < 1 or not isinstance(parent, _HASH | None):
+        return None
+    lora = _text(fields.get("lora_name")) or (str(lora_id) if isinstance(lora_id := fields.get("lora_id"), int) else "")
+    if fields.get("kv_cache_spec_kind") in _WINDOWS or _has_extra(fields.get("extra_keys"), lora):
+        return BlocksStored(tuple(hashes), parent, (), block_size, lora, medium, group, is_by_tokens=False)
+    if (not isinstance(token_ids, list) or len(token_ids) != block_size * len(hashes)
+            or not all(type(token) is int for token in token_ids)):
+        return None
+    return BlocksStored(tuple(hashes), parent, tuple(token_ids), block_size, lora, medium, group)
+
+
+def _read_removed(fields: Mapping[Any, Any]) -> BlocksRemoved | None:
+    hashes = fields.get("block_hashes")
+    if not _are_hashes(hashes):
+        return None
+    return BlocksRemoved(tuple(hashes), _text(fields.get("medium")), _number(fields.get("group_idx")))
+
+
+def _read_cleared(_: Mapping[Any, Any]) -> AllCleared:
+    return AllCleared()
+
+
+_READERS: Final[Mapping[str, Callable[[Mapping[Any, Any]], KvEvent | None]]] = {
+    "BlockStored": _read_stored, "BlockRemoved": _read_removed, "AllBlocksCleared": _read_cleared}
+
+
+def _are_hashes(value: Any) -> TypeGuard[list[BlockHash]]:
+    return isinstance(value, list) and all(isinstance(one, _HASH) for one in value)
+
+
+def _has_extra(value: Any, lora: str) -> bool:
+    """Whether more than tokens and adapter belongs to the identity of a block."""
+    return isinstance(value, list) and any(
+        key != lora for keys in value for key in (keys if isinstance(keys, list) else [keys] if keys else ()))
+
+
+def _text(value: Any) -> str:
+    return value[:MAX_TEXT] if isinstance(value, str) else ""
+
+
+def _number(value: Any) -> int:
+    return value if type(value) is int else 0
