@@ -238,7 +238,8 @@ class Process:
     def _begin(self, system: System) -> None:
         for task in self._of_system:
             task.cancel()
-        self._of_system = [self._tasks.spawn(system.prober.run())]
+        self._of_system = [self._tasks.spawn(system.prober.run()), *[self._tasks.spawn(watch.run())
+                                                                     for watch in system.watches]]
         if system.refresher is not None:
             self._of_system.append(self._tasks.spawn(system.refresher.run()))
         self._credentials.keep_only(system.credentials)

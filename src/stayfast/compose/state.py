@@ -16,8 +16,10 @@ from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.plan import Route
 from stayfast.pipeline.routing.selector import UpstreamSelector
 from stayfast.pipeline.stages.admit.admission import Admission, Admit
+from stayfast.policy.warm.phases import Replica
 from stayfast.upstreams.state.limiter import ConcurrencyLimiter
-from stayfast.upstreams.state.upstream_state import MAX_NAME, ModelHealth, Registry, UpstreamState
+from stayfast.upstreams.state.model_health import MAX_NAME, ModelHealth
+from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 
 MAX_TENANTS = 100  # the newest
 Json = dict[str, Any]
@@ -47,6 +49,8 @@ def _describe_upstream(member: UpstreamState, now: float) -> Json:
         "breakers": [_describe_breaker(health, now) for health in dict.fromkeys((member.own_health, *member.healths))],
         "usual_ttft_ms": _ms(member.baselines.all.baseline_s), "quickest_ttft_ms": _ms(member.fastest_ttft_s),
         "extra_attempts_tokens": round(pool.withdrawn)}
+    if member.replica is not None:
+        report["replica"] = _describe_replica(member.replica, now)
     if predictors is not None:
         report["prediction_error_ratio"] = predictors.error_ratio
     places = member.whole_limiter.job_places
@@ -58,6 +62,12 @@ def _describe_upstream(member: UpstreamState, now: float) -> Json:
         report["flow"] = {"usual_gap_ms": _ms(flow.usual_s), "stall_after_ms": _ms(flow.limit_s(now)),
                           "slowness_factor": flow.load_factor(now)}
     return report
+
+
+def _describe_replica(replica: Replica, now: float) -> Json:
+    return {"phase": replica.phase.value, "why": replica.why, "share": replica.share(now),
+            "cold_start_p90_s": replica.loads.p90_s, "wake_p90_s": replica.wakes.p90_s,
+            "n_cold_starts": replica.loads.n_starts, "n_wakes": replica.wakes.n_starts}
 
 
 def _describe_limit(limited: ConcurrencyLimiter) -> Json:

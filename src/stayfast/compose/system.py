@@ -51,6 +51,7 @@ from stayfast.compose.snapshots import Snapshots, make_snapshots
 from stayfast.compose.state import state_report
 from stayfast.compose.telemetry import make_span_exporter, peer_addresses
 from stayfast.compose.tiers import make_tier_members
+from stayfast.compose.warm import attach_replicas, connect_replicas, make_watches
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.core.held_bytes import HeldBytes
@@ -80,6 +81,7 @@ from stayfast.pipeline.prompt_cache.cache_refresh import PrefixRefresher
 from stayfast.pipeline.prompt_versions import PromptVersions
 from stayfast.pipeline.stages.admit.admission import Admission, Admit, AdmitAll
 from stayfast.pipeline.stages.call.midstream_failover import ThroughputMonitor, flows_of
+from stayfast.pipeline.warm.replica_watch import ReplicaWatch
 from stayfast.policy.admission.lanes import LANES
 from stayfast.policy.admission.response_owners import ResponseOwners
 from stayfast.server.config import ServerConfig
@@ -206,6 +208,7 @@ class System:
     keys: LiveKeys | None = None  # None: in a laboratory
     classifiers: Classifiers = field(default_factory=Classifiers)
     files: ClassifierFiles = field(default_factory=ClassifierFiles)
+    watches: Sequence[ReplicaWatch] = ()
 
     @property
     def config(self) -> ServerConfig:
@@ -261,6 +264,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
         observers.leases.configure(settings.fleet, tenant_quotas(settings))
     credentials = make_credentials(settings, (old.settings, old.credentials) if old is not None else None, clock, rng, sink)
     registry = _registry(settings, observers, doors, clock, rng, old=old, credentials=credentials)
+    attach_replicas(settings, registry, old.registry if old is not None else None)
     turns = {member.upstream.name: member.upstream for member in registry if isinstance(member.upstream, ServedTurn)}
     open_stores = make_stores(settings, (old.settings, old.stores) if old is not None else None, clock=clock, sink=sink,
                               rng=rng)
@@ -277,6 +281,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     named = make_routes(settings, RouteParts(registry, open_stores, semantic, context, evidence, classifiers, clock, sink),
                         before)
     bind_routes(registry, named, LANES if settings.admission.lanes is not None else ())
+    connect_replicas(registry, named, sink)
     if old is not None:
         _begin_slowly(registry, old.registry, clock.now())
     outlook = QueueOutlook()
@@ -296,7 +301,8 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     return System(settings, gateway, registry, prober, observers.aggregate, open_stores, turns, credentials,
                   embedding=embeds, leases=observers.leases, refresher=make_refresher(named, registry, clock, sink),
                   passthrough=passing, jobs=jobs, effective=effective, snapshots=observers.snapshots,
-                  keys=keys.live if keys is not None else None, classifiers=classifiers, files=files)
+                  keys=keys.live if keys is not None else None, classifiers=classifiers, files=files,
+                  watches=make_watches(settings, named, prober, clock=clock, rng=rng))
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,

@@ -17,6 +17,7 @@ from stayfast.policy.fleet.config import REDIS_URL, REDIS_URL_FORM
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.tiers.config import SPEEDS
+from stayfast.policy.warm.config import ReplicaConfig
 from stayfast.settings.added_kinds import AddedStore, AddedUpstream
 from stayfast.settings.credentials import AwsCredentials, Credentials, EntraCredentials
 from stayfast.settings.providers import ADDRESS_FIELDS, ADDRESS_PART, Protocol, ProviderRow, all_providers
@@ -33,6 +34,7 @@ _ENDPOINTS = ("/chat/completions", "/completions", "/embeddings", "/responses", 
 URL = r"|https?://[^\s/?#@]+(/[^\s?#]*)?"
 PROBE = SettingDoc("Request one token at start, repeated until it answers; readiness waits for the first such answer.")
 MODELS = SettingDoc("Model names: the client's or route's name, and this upstream's.")
+WARM = SettingDoc("How an engine of your own becomes ready (docs/warm.md).")
 LIMIT = SettingDoc("Concurrency limit. Unset: defaults.limit.")
 BREAKER = SettingDoc("Circuit breaker. Unset: defaults.breaker.")
 PRICES = SettingDoc("USD per million tokens, by this upstream's model name; \"*\": every other model.")
@@ -108,6 +110,7 @@ class HttpUpstream:
         "Read /metrics of your own engine every 5 s, at the root of base_url, with its key and headers. auto: recognise the "
         "engine by the names there. Not for hosted APIs.")] = "off"
     probe: Annotated[bool, PROBE] = True
+    warm: Annotated[ReplicaConfig, WARM] = field(default_factory=ReplicaConfig)
     limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
     breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
     rate: Annotated[QuotaConfig, SettingDoc(
@@ -140,6 +143,8 @@ class HttpUpstream:
                 raise ValueError(f"service_tiers must be among {', '.join(SPEEDS)}, not {tier}")
         self._check_apis()
         check_headers(self.headers)
+        if self.warm.phases == "on" and not self.probe:
+            raise ValueError("probe must be true with warm.phases: on, which needs a token to know that it is ready")
         if self.engine_metrics != "off" and (self.kind != "openai" or self._is_hosted(row)):
             raise ValueError(f"engine_metrics must be off for {self.host}: only engines of your own have /metrics")
         if self.credentials is not None:
@@ -235,6 +240,7 @@ class EmbeddedUpstream:
         "The engine's settings.", is_inline=True)] = field(default_factory=EngineConfig)
     models: Annotated[Mapping[str, str], MODELS] = field(default_factory=empty_mapping)
     probe: Annotated[bool, PROBE] = True
+    warm: Annotated[ReplicaConfig, WARM] = field(default_factory=ReplicaConfig)
     limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
     breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
 
