@@ -143,8 +143,6 @@ class HttpUpstream:
                 raise ValueError(f"service_tiers must be among {', '.join(SPEEDS)}, not {tier}")
         self._check_apis()
         check_headers(self.headers)
-        if self.warm.phases == "on" and not self.probe:
-            raise ValueError("probe must be true with warm.phases: on, which needs a token to know that it is ready")
         if self.engine_metrics != "off" and (self.kind != "openai" or self._is_hosted(row)):
             raise ValueError(f"engine_metrics must be off for {self.host}: only engines of your own have /metrics")
         if self.credentials is not None:

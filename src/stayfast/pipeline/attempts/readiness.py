@@ -139,6 +139,8 @@ class Prober:
         else:
             self.complaints.pop(member.upstream.name, None)
             member.record_success()
+            if member.replica is not None:
+                member.replica.note_token(result.ttft_s or 0.0, self._clock.now())
         return result
 
     def _complain(self, member: UpstreamState, code: str, message: str) -> None:
