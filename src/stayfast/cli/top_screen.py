@@ -93,6 +93,8 @@ def _route_line(row: LiveRoute) -> str:
 
 def _upstream_line(row: LiveUpstream) -> str:
     breaker = f"off {row.suspended_s:.0f} s" if row.suspended_s > 0 else row.breaker
+    if breaker == "closed" and row.phase not in ("", "ready"):
+        breaker = row.phase
     cells = (f"{row.rps:.1f}", f"{row.in_flight}", "-" if row.limit is None else f"{row.limit:.0f}", *_spread(row),
              _percent(row.failed_ratio), "-" if row.quota_left is None else f"{100 * row.quota_left:.0f}", breaker)
     return _line(row.name, cells, _UPSTREAMS)

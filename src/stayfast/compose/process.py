@@ -120,6 +120,7 @@ class Process:
         await keys.start()
         if self._observers.leases is not None:
             self._observers.leases.begin(self._tasks.spawn)
+        self._begin_scaling()
         return self._current
 
     def make_hooks(self, on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None],
@@ -131,6 +132,12 @@ class Process:
                     on_reload=self.reload, start_trace=tracing.start_trace if tracing is not None else None,
                     held_bytes=self._observers.held, socket_counts=self._observers.sockets,
                     session_secret=session_secret)
+
+    def _begin_scaling(self) -> None:
+        """Worker 0 decides for all."""
+        aggregate = self._observers.aggregate
+        if not aggregate.peers.n:
+            self._of_process.append(self._tasks.spawn(self._observers.scaling.run(aggregate.read_other_loads)))
 
     def drain(self) -> None:
         """Claim no more jobs."""

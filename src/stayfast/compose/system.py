@@ -46,6 +46,7 @@ from stayfast.compose.keys import KeysHost
 from stayfast.compose.passthrough import http_config, make_pass_through
 from stayfast.compose.probes import make_probes
 from stayfast.compose.routes import RouteParts, bind_routes, make_routes, models_requested, queue_outlook, tier_of
+from stayfast.compose.scaling import PoolScaling
 from stayfast.compose.snapshot_source import SnapshotSource
 from stayfast.compose.snapshots import Snapshots, make_snapshots
 from stayfast.compose.state import state_report
@@ -121,7 +122,7 @@ class Observers:
         traffic = TrafficSink(clock, current.first_token_bound)
         self.metrics = MetricsSink(clock, slo_bounds_s(settings), traffic=traffic, lost=self._lost,
                                    in_flight=current.in_flight, queued=current.queued,
-                                   gauges=lambda: current.gauges() | self.fleet.gauges() | {
+                                   gauges=lambda: current.gauges() | self.fleet.gauges() | self.scaling.gauges() | {
                                        WEBSOCKETS.name: self.sockets.open_rows()},
                                    counters=lambda: current.counters() | self.fleet.counters() | {
                                        WEBSOCKET_MESSAGES.name: self.sockets.message_rows()})
@@ -154,10 +155,11 @@ class Observers:
                                     versions=versions.collect),
             current, peers, clock, encode=wrap_snapshot_message, read_caches=self._read_caches,
             warn=lambda why: self.log.write_event("snapshots_not_stored", level="warning", detail=why))
+        self.scaling = PoolScaling(current, clock, self.metrics.first_tokens)
         self.aggregate = WorkerAggregate(self.metrics, recent, self.batch.flush, peers, Caches(current.routes),
                                         TurnRegistry(current.turns), self.fleet, self.snapshots.answer,
                                         settings.metrics.aliases, self.probes.engine_figures, versions,
-                                        current.shows_prompts)
+                                        current.shows_prompts, self.scaling, current.set_drained)
         self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))
 
     async def _read_caches(self) -> bytes:

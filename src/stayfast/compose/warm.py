@@ -11,12 +11,14 @@ from stayfast.compose.engine_metrics import open_engine_client
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.events import PhaseChanged, Sink
+from stayfast.observe.metrics.counters import Samples
+from stayfast.observe.metrics.definitions import COLD_START, POOL_HELD, POOL_READY, REPLICA_PHASE
 from stayfast.pipeline.attempts.readiness import Prober
 from stayfast.pipeline.plan import Route
 from stayfast.pipeline.warm.replica_watch import ReplicaControl, ReplicaWatch, WatchParts
 from stayfast.pipeline.warm.route_pool import RoutePool
 from stayfast.policy.warm.config import ReplicaConfig
-from stayfast.policy.warm.phases import Replica
+from stayfast.policy.warm.phases import Phase, Replica
 from stayfast.settings import EmbeddedUpstream, HttpUpstream, RouteSettings, Settings
 from stayfast.upstreams.state.signal_board import SignalBoard
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
@@ -47,6 +49,7 @@ def attach_replicas(settings: Settings, registry: Registry, before: Registry | N
         if member.replica is not None or not isinstance(upstream, HasPhases) or not _has_phases(upstream):
             continue
         member.replica = Replica(upstream.warm)
+        member.predict_ttft()  # whose prefill rate scaling needs
         if old is not None:
             member.replica.adopt(old)
 
@@ -109,6 +112,18 @@ def _make_control(name: str, settings: Settings, member: UpstreamState, clock: C
     if isinstance(upstream, HttpUpstream):
         return EngineControl(name, upstream, clock)
     return member.upstream if isinstance(member.upstream, ReplicaControl) else None
+
+
+def replica_rows(registry: Registry, routes: Mapping[str, Route]) -> Samples:
+    """Gauges of replicas and pools. A replica that left the settings has no series."""
+    replicas = [(member.upstream.name, member.replica) for member in registry if member.replica is not None]
+    pools = [(name, route.pool) for name, route in routes.items() if route.pool is not None]
+    return {
+        REPLICA_PHASE.name: [((name, phase.value), float(replica.phase is phase)) for name, replica in replicas
+                             for phase in Phase],
+        COLD_START.name: [((name,), replica.loads.p90_s) for name, replica in replicas],
+        POOL_READY.name: [((name,), pool.n_ready) for name, pool in pools],
+        POOL_HELD.name: [((name,), pool.n_held) for name, pool in pools]}
 
 
 class EngineControl:

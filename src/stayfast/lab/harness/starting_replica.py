@@ -1,9 +1,9 @@
 """A replica that starts at a known instant, as an upstream in virtual time.
 
 Until its process listens it refuses connections. Then its health endpoint is well, while the first requests still wait for
-the end of the warm-up (compilation, capture of graphs). It reads one prompt at a time, in order; a prompt with a known prefix
-takes `known_s`, one with a new prefix takes `new_s`. A replica that starts knows none, one that runs knows all: that is the
-cold cache behind slow start. The prefix is the session of the request.
+the end of the warm-up (compilation, capture of graphs). It reads one prompt at a time, in order; a prompt with a known
+prefix takes `known_s`, one with a new prefix takes `new_s`. A replica that starts knows none, one that runs knows all: that
+is the cold cache behind slow start. The prefix is the session of the request.
 """
 
 import asyncio
