@@ -175,6 +175,13 @@ class FakeBackend:
     async def traffic(self) -> bytes:
         return b'{"columns":[],"trial_columns":[],"rows":[]}'
 
+    async def read_scaling(self) -> bytes:
+        return b'{"pools":{}}'
+
+    async def drain_upstream(self, name: str, what: str) -> bytes | None:
+        done = b'{"upstream":"gpu","draining":%b,"workers":1,"silent_workers":0}'
+        return done % (b"true" if what == "drain" else b"false") if name == "gpu" else None
+
     async def recent_request(self, request_id: str, tenant: str | None) -> bytes | None:
         self.asked.append(RecentRequestsQuery(tenant=tenant))
         return b'{"request_id":"r/1"}' if request_id == "r/1" else None

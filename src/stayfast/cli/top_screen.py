@@ -93,8 +93,11 @@ def _route_line(row: LiveRoute) -> str:
 
 
 def _upstream_line(row: LiveUpstream) -> str:
-    bound = f"{row.bound_by}-bound" if row.bound_by in BOUNDS else row.breaker
-    state = f"off {row.suspended_s:.0f} s" if row.suspended_s > 0 else row.breaker if row.breaker != "closed" else bound
+    state = f"off {row.suspended_s:.0f} s" if row.suspended_s > 0 else row.breaker
+    if state == "closed" and row.phase not in ("", "ready"):
+        state = row.phase
+    elif state == "closed" and row.bound_by in BOUNDS:
+        state = f"{row.bound_by}-bound"
     cells = (f"{row.rps:.1f}", f"{row.in_flight}", "-" if row.limit is None else f"{row.limit:.0f}", *_spread(row),
              _percent(row.failed_ratio), "-" if row.quota_left is None else f"{100 * row.quota_left:.0f}", state)
     return _line(row.name, cells, _UPSTREAMS)

@@ -20,6 +20,7 @@ from stayfast import __version__
 from stayfast.compose.cache_reports import Caches, PurgedStore, WorkerCacheState, encode_cache_stats, encode_purged
 from stayfast.compose.fleet_host import Fleet
 from stayfast.compose.history_reports import HistoryFigures, encode_figures, merge_deleted
+from stayfast.compose.scaling import Loads, PoolScaling
 from stayfast.core.events import RequestDone
 from stayfast.core.prompt_versions import PromptComparison
 from stayfast.observe.metrics.aliases import alias_lines
@@ -62,13 +63,15 @@ class TurnRegistry:
 _N_PIECES_AT_A_TIME = 16  # series written in one turn of the loop: a quarter of a millisecond
 _N_FACTS_AT_A_TIME = 25  # facts decoded in one turn of the loop: half a millisecond
 _NORMAL_S = 3600.0
+NO_POOLS = b'{"pools":{}}'
 
 
 class _Question(msgspec.Struct, frozen=True):
     """A message from one worker to another."""
 
-    what: str  # metrics, list, one, caches, purge, answer, histories, traffic, prompts, turn, fleet, snapshot, engines,
-    # signals
+    # metrics, list, one, caches, purge, answer, histories, traffic, prompts, turn, fleet, snapshot, engines, signals, loads,
+    # scaling, drain, undrain
+    what: str
     query: RecentRequestsQuery = RecentRequestsQuery()
     request_id: str = ""
     purge: PurgeFilter = PurgeFilter()
@@ -104,6 +107,9 @@ class WorkerAggregate:
     receive_signals: Callable[[bytes], object] = bytes  # readings of engines, from the worker that reads them
     versions: PromptVersions | None = None  # of system prompts; None: in a laboratory
     shows_prompts: Callable[[], bool] = bool  # whether texts of prompts may leave this worker
+
+    scaling: PoolScaling | None = None  # None: in a laboratory
+    set_drained: Callable[[str, str], bool] | None = None  # drain or undrain an upstream; whether it has phases
 
     async def start(self) -> None:
         """Take over the counts of this worker's predecessor, and answer the others. Raises OSError."""
@@ -149,6 +155,37 @@ class WorkerAggregate:
             if last is not None:
                 await _run_in_steps(whole.add_in_steps(last, is_of_now=False))
         return whole, 1 + len(answers) - n_silent, n_silent
+
+    async def read_other_loads(self) -> list[Loads]:
+        """The loads of pools at the other workers that answer."""
+        return await self._query_others(_Question("loads"), Loads)
+
+    async def read_scaling(self) -> bytes:
+        """How many replicas each pool needs, as JSON; worker 0 knows."""
+        if not self.peers.n:
+            return self._answer_about_replicas("scaling")
+        return await self.peers.query_one(0, msgspec.msgpack.encode(_Question("scaling"))) or NO_POOLS
+
+    async def drain_upstream(self, name: str, what: str) -> bytes | None:
+        """Drain or undrain an upstream in all workers; how many did, as JSON. None: it is unknown, or has no phases."""
+        question = _Question(what, request_id=name)
+        has_phases = self._answer_about_replicas(question.what, name)
+        if not has_phases:
+            return None
+        answers = await self.peers.query(msgspec.msgpack.encode(question))
+        n_silent = sum(not answer for answer in answers.values())
+        return msgspec.json.encode({"upstream": name, "draining": what == "drain", "workers": 1 + len(answers) - n_silent,
+                                    "silent_workers": n_silent})
+
+    def _answer_about_replicas(self, what: str, name: str = "") -> bytes:
+        """Empty: no."""
+        if what == "engines":
+            return msgspec.msgpack.encode(self.read_engines())
+        if what in ("drain", "undrain"):
+            return b"1" if self.set_drained is not None and self.set_drained(name, what) else b""
+        if self.scaling is None:
+            return NO_POOLS if what == "scaling" else b""
+        return self.scaling.report() if what == "scaling" else msgspec.msgpack.encode(self.scaling.read_loads())
 
     async def cache_stats(self) -> bytes:
         """Contents and savings of the caches of all routes, over all workers, as JSON."""
@@ -278,6 +315,8 @@ class WorkerAggregate:
                 return await self._answer_about_snapshots(question.key)
             case "engines" | "signals":
                 return self._answer_about_engines(question)
+            case "loads" | "scaling" | "drain" | "undrain":
+                return self._answer_about_replicas(question.what, question.request_id)
             case "fleet":
                 return self._report_to_speaker(question.news)
             case _:

@@ -16,6 +16,7 @@ from stayfast.compose.passthrough import passed_rows
 from stayfast.compose.routes import prediction_error_rows, route_cache_rows
 from stayfast.compose.telemetry import ejection_rows, limit_rows, queue_rows, selection_rows, thread_rows
 from stayfast.compose.tiers import tier_rows
+from stayfast.compose.warm import replica_rows
 from stayfast.core.clock import Clock
 from stayfast.core.types import Request
 from stayfast.observe.metrics.counters import Labels, Samples
@@ -128,6 +129,17 @@ class CurrentSystem:
     def members(self) -> Iterable[UpstreamState]:
         return self._running.registry if self._running is not None else ()
 
+    def set_drained(self, upstream: str, what: str) -> bool:
+        """drain: prefer all other upstreams to this one. undrain: end that. False: it is unknown, or has no phases."""
+        member = next((member for member in self.members() if member.upstream.name == upstream), None)
+        if member is None or member.replica is None:
+            return False
+        if what == "drain":
+            member.replica.drain(self._clock.now())
+        else:
+            member.replica.undrain(self._clock.now())
+        return True
+
     def in_flight(self) -> Iterable[tuple[str, int]]:
         """Requests in flight, by upstream."""
         return [(member.upstream.name, member.n_in_flight) for member in self._running.registry] if self._running else ()
@@ -156,7 +168,8 @@ class CurrentSystem:
         if running is None:
             return {}
         routes, now = running.gateway.router.routes, self._clock.now()
-        return {**limit_rows(running.registry), **ejection_rows(routes, now), **prediction_error_rows(running.registry),
+        return {**limit_rows(running.registry), **replica_rows(running.registry, routes),
+                **ejection_rows(routes, now), **prediction_error_rows(running.registry),
                 **route_cache_rows(routes),
                 **store_rows(running.stores), **prefix_gauges(routes, now), **semantic_gauges(routes),
                 **tier_evidence_gauges(routes),

@@ -64,20 +64,27 @@ def make_scrapers(settings: Settings, doors: Mapping[str, EngineEndpoint], publi
     return scrapers
 
 
-class EnginePageClient:
-    """Fetches pages at the root of an upstream's base URL, or at `metrics_url`, with the upstream's key and headers. Its
+def open_engine_client(name: str, upstream: HttpUpstream, clock: Clock, root: str = ""
+                       ) -> tuple[HttpClient, list[tuple[str, str]]]:
+    """A client for the endpoints at `root` (empty: the root of the upstream's base URL), and the headers with its key. Its
     connections are its own, and appear in no metric.
     """
+    client = HttpClient(name, HttpConfig(root or upstream.base_url.removesuffix("/v1"), max_connections=1, http="1.1", ca_file=upstream.ca_file,
+                                         verify=upstream.verify), sink=Fanout(), clock=clock)
+    headers = [("accept-encoding", "identity"),
+               *[(header.lower(), value.reveal()) for header, value in upstream.headers.items()]]
+    if upstream.key is not None:
+        header, key = upstream.key_header.lower() or "authorization", upstream.key.reveal()
+        headers.append((header, f"Bearer {key}" if header == "authorization" else key))
+    return client, headers
+
+
+class EnginePageClient:
+    """Fetches an engine's page of metrics."""
 
     def __init__(self, name: str, upstream: HttpUpstream, clock: Clock) -> None:
-        root = upstream.metrics_url or upstream.base_url.removesuffix("/v1")
-        self._client = HttpClient(name, HttpConfig(root, max_connections=1, http="1.1", ca_file=upstream.ca_file,
-                                                   verify=upstream.verify), sink=Fanout(), clock=clock)
-        self._headers = [("accept", "text/plain"), ("accept-encoding", "identity"),
-                         *[(header.lower(), value.reveal()) for header, value in upstream.headers.items()]]
-        if upstream.key is not None:
-            name, key = upstream.key_header.lower() or "authorization", upstream.key.reveal()
-            self._headers.append((name, f"Bearer {key}" if name == "authorization" else key))
+        self._client, headers = open_engine_client(name, upstream, clock, upstream.metrics_url)
+        self._headers = [("accept", "text/plain"), *headers]
 
     async def fetch(self, path: str) -> str | None:
         """The page; None: there is none. Its absence shows in the age of the figures."""

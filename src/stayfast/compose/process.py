@@ -122,6 +122,7 @@ class Process:
         await keys.start()
         if self._observers.leases is not None:
             self._observers.leases.begin(self._tasks.spawn)
+        self._begin_scaling()
         return self._current
 
     def make_hooks(self, on_listening: Callable[[Sequence[Address]], None], on_draining: Callable[[], None],
@@ -133,6 +134,12 @@ class Process:
                     on_reload=self.reload, start_trace=tracing.start_trace if tracing is not None else None,
                     held_bytes=self._observers.held, socket_counts=self._observers.sockets,
                     session_secret=session_secret)
+
+    def _begin_scaling(self) -> None:
+        """Worker 0 decides for all."""
+        aggregate = self._observers.aggregate
+        if not aggregate.peers.n:
+            self._of_process.append(self._tasks.spawn(self._observers.scaling.run(aggregate.read_other_loads)))
 
     def drain(self) -> None:
         """Claim no more jobs."""
@@ -243,7 +250,8 @@ class Process:
     def _begin(self, system: System) -> None:
         for task in self._of_system:
             task.cancel()
-        self._of_system = [self._tasks.spawn(system.prober.run())]
+        self._of_system = [self._tasks.spawn(system.prober.run()), *[self._tasks.spawn(watch.run())
+                                                                     for watch in system.watches]]
         if system.refresher is not None:
             self._of_system.append(self._tasks.spawn(system.refresher.run()))
         self._credentials.keep_only(system.credentials)

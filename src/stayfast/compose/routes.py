@@ -10,6 +10,7 @@ from stayfast.compose.context import ContextSteps
 from stayfast.compose.enough import EnoughRoutes
 from stayfast.compose.tiers import make_ladder
 from stayfast.compose.token_counters import TokenCounters
+from stayfast.compose.warm import make_pool
 from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.events import Sink
@@ -94,7 +95,7 @@ def _make_route(name: str, settings: Settings, parts: RouteParts, old: Route | N
                         for up in tier.upstreams) for tier in fallback.tiers) if fallback else ()
     return Route(name, targets, route_settings.pick == "order", policy, route_settings.retry, tiers,
                  _make_hedging(route_settings, settings, old), route_settings.on_stall,
-                 _make_selector(name, route_settings, old, parts), ladder)
+                 _make_selector(name, route_settings, old, parts), make_pool(name, route_settings, registry, old), ladder)
 
 
 def _make_cache(name: str, settings: Settings, old: Route | None, stores: Stores, semantic: SemanticCaches

@@ -58,6 +58,9 @@ class SnapshotSource:
 def describe_upstream(member: UpstreamState, now: float, n_changes: int) -> UpstreamGauges:
     part = UpstreamGauges(member.upstream.name, member.is_proven, member.n_in_flight, member.n_waiting,
                         n_breaker_changes_1h=n_changes)
+    if (replica := member.replica) is not None:
+        part.phase, part.phase_why = replica.phase.value, replica.why
+        part.cold_start_s = replica.loads.p90_s if replica.loads.n_starts else None
     for limited in member.all_limiters:
         value = limited.limit.value
         if value < inf and (part.limit is None or value > part.limit):

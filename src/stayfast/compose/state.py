@@ -17,9 +17,11 @@ from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.plan import Route
 from stayfast.pipeline.routing.selector import UpstreamSelector
 from stayfast.pipeline.stages.admit.admission import Admission, Admit
+from stayfast.policy.warm.phases import Replica
 from stayfast.upstreams.state.limiter import ConcurrencyLimiter
+from stayfast.upstreams.state.model_health import MAX_NAME, ModelHealth
 from stayfast.upstreams.state.signal_board import SignalBoard
-from stayfast.upstreams.state.upstream_state import MAX_NAME, ModelHealth, Registry, UpstreamState
+from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 
 MAX_TENANTS = 100  # the newest
 Json = dict[str, Any]
@@ -52,6 +54,8 @@ def _describe_upstream(member: UpstreamState, board: SignalBoard, now: float) ->
     signals = board.signals_of(member.upstream.name, now)
     if signals is not None:
         report["engine"] = _describe_signals(signals, now)
+    if member.replica is not None:
+        report["replica"] = _describe_replica(member.replica, now)
     if predictors is not None:
         report["prediction_error_ratio"] = predictors.error_ratio
     places = member.whole_limiter.job_places
@@ -70,6 +74,12 @@ def _describe_signals(signals: EngineSignals, now: float) -> Json:
     shown = {name: value for name, value in msgspec.structs.asdict(signals).items()
              if value is not None and name != "read_at"}
     return {**shown, "age_s": now - signals.read_at}
+
+
+def _describe_replica(replica: Replica, now: float) -> Json:
+    return {"phase": replica.phase.value, "why": replica.why, "share": replica.share(now),
+            "cold_start_p90_s": replica.loads.p90_s, "wake_p90_s": replica.wakes.p90_s,
+            "n_cold_starts": replica.loads.n_starts, "n_wakes": replica.wakes.n_starts}
 
 
 def _describe_limit(limited: ConcurrencyLimiter) -> Json:

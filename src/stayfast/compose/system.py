@@ -48,11 +48,13 @@ from stayfast.compose.kv_events import KvEvents, kv_event_findings, make_kv_even
 from stayfast.compose.passthrough import http_config, make_pass_through
 from stayfast.compose.probes import make_probes
 from stayfast.compose.routes import RouteParts, bind_routes, make_routes, models_requested, queue_outlook, tier_of
+from stayfast.compose.scaling import PoolScaling
 from stayfast.compose.snapshot_source import SnapshotSource
 from stayfast.compose.snapshots import Snapshots, make_snapshots
 from stayfast.compose.state import state_report
 from stayfast.compose.telemetry import bound_rows, make_span_exporter, peer_addresses
 from stayfast.compose.tiers import make_tier_members
+from stayfast.compose.warm import attach_replicas, connect_replicas, make_watches
 from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.core.held_bytes import HeldBytes
@@ -82,6 +84,7 @@ from stayfast.pipeline.prompt_cache.cache_refresh import PrefixRefresher
 from stayfast.pipeline.prompt_versions import PromptVersions
 from stayfast.pipeline.stages.admit.admission import Admission, Admit, AdmitAll
 from stayfast.pipeline.stages.call.midstream_failover import ThroughputMonitor, flows_of
+from stayfast.pipeline.warm.replica_watch import ReplicaWatch
 from stayfast.policy.admission.lanes import LANES
 from stayfast.policy.admission.response_owners import ResponseOwners
 from stayfast.server.config import ServerConfig
@@ -122,7 +125,7 @@ class Observers:
         traffic = TrafficSink(clock, current.first_token_bound)
         self.metrics = MetricsSink(clock, slo_bounds_s(settings), traffic=traffic, lost=self._lost,
                                    in_flight=current.in_flight, queued=current.queued,
-                                   gauges=lambda: current.gauges() | self.fleet.gauges() | {
+                                   gauges=lambda: current.gauges() | self.fleet.gauges() | self.scaling.gauges() | {
                                        ENGINE_BOUND.name: bound_rows(self.probes.engine_bounds()),
                                        WEBSOCKETS.name: self.sockets.open_rows()},
                                    counters=lambda: current.counters() | self.fleet.counters() | {
@@ -158,10 +161,12 @@ class Observers:
                                     versions=versions.collect),
             current, peers, clock, encode=wrap_snapshot_message, read_caches=self._read_caches,
             warn=lambda why: self.log.write_event("snapshots_not_stored", level="warning", detail=why))
+        self.scaling = PoolScaling(current, clock, self.metrics.first_tokens)
         self.aggregate = WorkerAggregate(self.metrics, recent, self.batch.flush, peers, Caches(current.routes),
                                         TurnRegistry(current.turns), self.fleet, self.snapshots.answer,
                                         settings.metrics.aliases, self.probes.engine_figures,
-                                        self.signals.receive, versions, current.shows_prompts)
+                                        self.signals.receive, versions, current.shows_prompts, self.scaling,
+                                        current.set_drained)
         self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))
 
     async def _read_caches(self) -> bytes:
@@ -214,6 +219,7 @@ class System:
     classifiers: Classifiers = field(default_factory=Classifiers)
     files: ClassifierFiles = field(default_factory=ClassifierFiles)
     kv_events: KvEvents | None = None  # None: no engine publishes any
+    watches: Sequence[ReplicaWatch] = ()
 
     @property
     def config(self) -> ServerConfig:
@@ -269,6 +275,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
         observers.leases.configure(settings.fleet, tenant_quotas(settings))
     credentials = make_credentials(settings, (old.settings, old.credentials) if old is not None else None, clock, rng, sink)
     registry = _registry(settings, observers, doors, clock, rng, old=old, credentials=credentials)
+    attach_replicas(settings, registry, old.registry if old is not None else None)
     turns = {member.upstream.name: member.upstream for member in registry if isinstance(member.upstream, ServedTurn)}
     open_stores = make_stores(settings, (old.settings, old.stores) if old is not None else None, clock=clock, sink=sink,
                               rng=rng)
@@ -286,6 +293,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     named = make_routes(settings, RouteParts(registry, open_stores, semantic, context, evidence, classifiers, clock, sink,
                                              kv_events.exact if kv_events is not None else None), before)
     bind_routes(registry, named, LANES if settings.admission.lanes is not None else ())
+    connect_replicas(registry, named, sink)
     if old is not None:
         _begin_slowly(registry, old.registry, clock.now())
     outlook = QueueOutlook()
@@ -307,7 +315,8 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
                   credentials, embedding=embeds, leases=observers.leases,
                   refresher=make_refresher(named, registry, clock, sink), passthrough=passing, jobs=jobs,
                   effective=effective, snapshots=observers.snapshots, keys=keys.live if keys is not None else None,
-                  classifiers=classifiers, files=files, kv_events=kv_events)
+                  classifiers=classifiers, files=files, kv_events=kv_events,
+                  watches=make_watches(settings, named, prober, clock=clock, rng=rng))
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,

@@ -315,6 +315,14 @@ class BreakerChanged(msgspec.Struct, frozen=True, gc=False):
     why: str  # counts and times, never an upstream's own text
 
 
+class PhaseChanged(msgspec.Struct, frozen=True, gc=False):
+    """A replica of an engine changed its phase: loading, warming, ready, sleeping, draining."""
+
+    upstream: str
+    state: str
+    why: str
+
+
 class StoreCallDone(msgspec.Struct, frozen=True, gc=False):
     """A call to a shared store ended: get, put, lead, follow, tell, hear. `result` is one of a few fixed words."""
 
@@ -471,7 +479,7 @@ Fact = (StageDone | TokenGaps | AttemptDone | RequestDone | RequestRefused | Con
         StoreChanged | PrefixFinding | SemanticLookup | SemanticJudged | JudgeUnclear | Renewed | Retried | Ejected |
         TurnFailed | KeysFailed | ConnectionsClosed | DescriptorsExhausted | JobEnded | BatchEnded | JobReturned |
         JobLeaseLost | JobsSwept | JobStoreCalled | PromptSampled | QuotaReported | CredentialRenewed |
-        CredentialRenewalFailed | PassedThrough | KeyChanged | ClassifierFact)
+        CredentialRenewalFailed | PassedThrough | KeyChanged | ClassifierFact | PhaseChanged)
 
 
 def describe_budget(spent: float, budget: float) -> str:

@@ -134,6 +134,9 @@ class UpstreamRow(msgspec.Struct, frozen=True, omit_defaults=True):
     is_from_table: bool = False  # some model here has a list price, none of its own
     engine: dict[str, float] = {}  # of a self-hosted engine: names of `core.snapshot.ENGINE_FIGURES`
     bound_by: str = ""  # what limits that engine: memory, prefill, decode, gateway, none, unknown; empty: no engine is read
+    phase: str = ""  # of a replica: loading, warming, ready, sleeping, draining; empty: it is none
+    phase_why: str = ""
+    cold_start_s: float | None = None  # p90 of its starts; None: none was seen
 
 
 # running, waiting: requests; *_ratio: 0 to 1; spec_accepted_ratio: accepted draft tokens over proposed; is_sleeping: 0/1
@@ -315,6 +318,7 @@ class LiveUpstream(msgspec.Struct, frozen=True, omit_defaults=True):
     limit: float | None = None
     limit_why: str = ""
     breaker: str = "closed"
+    phase: str = ""  # of a replica; empty: it is none
     why: str = ""  # of the breaker or the suspension
     bound_by: str = ""  # as in UpstreamRow
     suspended_s: float = 0.0

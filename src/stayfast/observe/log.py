@@ -30,6 +30,7 @@ from stayfast.core.events import (
     JobStoreCalled,
     JudgeUnclear,
     KeysFailed,
+    PhaseChanged,
     PrefixFinding,
     ProbeFailed,
     RequestDone,
@@ -268,11 +269,8 @@ class LogSink:
             self.write_event("turn_failed", level="error", upstream=fact.upstream, request_id=fact.request_id,
                              error=fact.error,
                      detail=fact.where)
-        elif isinstance(fact, BreakerChanged | StoreChanged):
-            event, about = ("breaker", {"upstream": fact.upstream}) if isinstance(fact, BreakerChanged) else (
-                "cache_store", {"store": fact.store})
-            self.write_event(event, level="warning" if fact.state == "open" else "info", **about, state=fact.state,
-                             detail=fact.why)
+        elif isinstance(fact, BreakerChanged | StoreChanged | PhaseChanged):
+            self._log_state(fact)
         elif isinstance(fact, Ejected):
             self.write_event("ejected" if fact.is_out else "readmitted", level="warning" if fact.is_out else "info",
                      route=fact.route, upstream=fact.upstream, detail=fact.why)
@@ -281,6 +279,14 @@ class LogSink:
                      detail=fact.detail)
         else:
             self._log_process_fact(fact)
+
+    def _log_state(self, fact: BreakerChanged | StoreChanged | PhaseChanged) -> None:
+        if isinstance(fact, StoreChanged):
+            event, about = "cache_store", {"store": fact.store}
+        else:
+            event, about = "breaker" if isinstance(fact, BreakerChanged) else "replica", {"upstream": fact.upstream}
+        self.write_event(event, level="warning" if fact.state == "open" else "info", **about, state=fact.state,
+                         detail=fact.why)
 
     def _log_process_fact(self, fact: Fact) -> None:
         if isinstance(fact, DescriptorsExhausted | ConnectionsClosed):

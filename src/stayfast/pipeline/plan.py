@@ -21,6 +21,7 @@ from stayfast.pipeline.prompt_cache.planner import PlannedPrompt, PromptCachePla
 from stayfast.pipeline.routing.selector import RoutingFeedback, Target, UpstreamSelector
 from stayfast.pipeline.tiers.ladder import LadderPlan, RouteTiers
 from stayfast.pipeline.timing.token_timings import TokenTimings
+from stayfast.pipeline.warm.route_pool import RoutePool
 from stayfast.policy.admission.fair_share import TenantShare
 from stayfast.policy.admission.overload import SizeConfig
 from stayfast.policy.admission.price import Prices, highest_prices
@@ -92,6 +93,7 @@ class Route:
     hedging: Hedging = field(default_factory=no_hedging)
     on_stall: OnStall = "wait"
     selector: UpstreamSelector | None = None  # affinity, weights, ejection; None: none of them
+    pool: RoutePool | None = None  # its replicas; None: it has no engines of your own
     ladder: RouteTiers | None = None  # the tiers whose targets `targets` has; None: it has no tiers
     # targets that can serve an API
     targets_by_api: Mapping[Api, tuple[Target, ...]] = field(init=False, compare=False, repr=False)
@@ -123,6 +125,8 @@ class Plan(msgspec.Struct, frozen=True):
     ladder: LadderPlan | None = None  # its tiers, of which `candidates` are the first; None: the route has none
     hedge_to: tuple[Target, ...] = ()  # targets of hedges, best first; empty: the candidates
     role: str = ""  # of its attempts; empty: as usual
+    hold: RoutePool | None = None  # no replica is ready: the request waits for one, at most until `hold_until`
+    hold_until: float = 0.0
 
 
 class AnswerSource(Protocol):

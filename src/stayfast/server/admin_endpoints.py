@@ -32,6 +32,7 @@ from stayfast.server.paths import (
     REQUESTS,
     error_dialect,
     parse_cache_key,
+    parse_drain,
     parse_model_id,
     parse_prompt_id,
     parse_request_id,
@@ -139,6 +140,9 @@ class AdminApp:
             return await self._caches(scope)
         if path.startswith(CONVERSATIONS):
             return await answer_conversations(self._current.backend.together, scope, self._visible_tenant(scope))
+        if (drain := parse_drain(path)) is not None:
+            self._require_admin(scope)
+            return await self._drain(*drain)
         key = parse_cache_key(path)
         if key is not None:
             return await self._inspect_answer(scope, key)
@@ -163,12 +167,22 @@ class AdminApp:
                 return await backend.together.gateways()
             case paths.TRAFFIC:
                 return await backend.together.traffic()
+            case paths.SCALING:
+                return await backend.together.read_scaling()
             case paths.PROMPTS:
                 return await list_prompts(require(backend.snapshots))
             case paths.FINDINGS:
                 return await self._findings.read(require(backend.snapshots))
             case _:
                 return await answer_snapshot(backend.snapshots, scope)
+
+    async def _drain(self, name: str, what: str) -> bytes:
+        done = await self._current.backend.together.drain_upstream(name, what)
+        if done is None:
+            raise Rejected(f"The upstream {name[:_MAX_NAME_CHARS]!r} is unknown, or has no phases. Set "
+                           "upstreams.NAME.warm.phases to on (docs/warm.md).", status=404, code="upstream_not_found",
+                           param="name")
+        return done
 
     def _model(self, path: str, caller: Principal | None) -> bytes:
         name = parse_model_id(path) or ""

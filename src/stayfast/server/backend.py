@@ -80,6 +80,12 @@ class AllWorkers(Protocol):
     async def traffic(self) -> bytes:
         """Figures of the requests in memory, newest first, for all tenants."""
 
+    async def read_scaling(self) -> bytes:
+        """How many replicas each pool needs, and why."""
+
+    async def drain_upstream(self, name: str, what: str) -> bytes | None:
+        """Drain or undrain a replica; None: it is unknown, or has no phases."""
+
     async def recent_request(self, request_id: str, tenant: str | None) -> bytes | None:
         """One recent request in full, if it is of `tenant` (None: of any); None if it is unknown."""
 

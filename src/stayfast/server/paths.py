@@ -32,12 +32,14 @@ LIVE = "/admin/live"
 HISTORY = "/admin/live/history"
 TRAFFIC = "/admin/traffic"
 PROMPTS = "/admin/prompts"
+SCALING = "/admin/scaling"
+UPSTREAMS = "/admin/upstreams"
 CLASSIFY = "/v1/classify"
 MAX_LISTED = 1000  # requests in one response
 _OTHER_PATHS = OPEN_PATHS | MODELS | {METRICS, REQUESTS, STATE, CACHE, GATEWAYS, SETTINGS, SNAPSHOT, HISTORY,
-                                     FINDINGS, TRAFFIC, CONVERSATIONS, PROMPTS}
+                                     FINDINGS, TRAFFIC, CONVERSATIONS, PROMPTS, SCALING}
 # one key sees all tenants
-ADMIN_PATHS = frozenset((STATE, SETTINGS, GATEWAYS, TRAFFIC, FINDINGS, SNAPSHOT, HISTORY, PROMPTS))
+ADMIN_PATHS = frozenset((STATE, SETTINGS, GATEWAYS, TRAFFIC, FINDINGS, SNAPSHOT, HISTORY, PROMPTS, SCALING))
 _READ_METHODS = ("GET", "HEAD")
 RETRY_WHEN_DRAINING_S = 1.0
 
@@ -52,7 +54,7 @@ def error_dialect(path: str) -> Api:
 
 def allowed_methods(path: str) -> tuple[str, ...]:
     """The methods of a path; empty for an unknown path."""
-    if path in LLM_ENDPOINTS or path == CLASSIFY:
+    if path in LLM_ENDPOINTS or path == CLASSIFY or parse_drain(path) is not None:
         return ("POST",)
     if path == LIVE:
         return ("GET",)
@@ -75,6 +77,8 @@ def metric_label(path: str) -> str:
         return f"{REQUESTS}/{{id}}"
     if parse_cache_key(path) is not None:
         return f"{CACHE}/{{key}}"
+    if (drain := parse_drain(path)) is not None:
+        return f"{UPSTREAMS}/{{name}}/{drain[1]}"
     if parse_conversation(path) is not None:
         return f"{CONVERSATIONS}/{{id}}"
     if parse_prompt_id(path) is not None:
@@ -104,6 +108,13 @@ def parse_cache_key(path: str) -> str | None:
     """The key in `/admin/cache/{key}`."""
     head, _, key = path.partition(f"{CACHE}/")
     return key if key and not head else None
+
+
+def parse_drain(path: str) -> tuple[str, str] | None:
+    """The upstream, and `drain` or `undrain`, of `/admin/upstreams/{name}/drain`."""
+    head, _, rest = path.partition(f"{UPSTREAMS}/")
+    name, _, what = rest.rpartition("/")
+    return (name, what) if name and not head and what in ("drain", "undrain") else None
 
 
 def parse_conversation(path: str) -> str | None:

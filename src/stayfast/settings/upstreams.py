@@ -17,6 +17,7 @@ from stayfast.policy.fleet.config import REDIS_URL, REDIS_URL_FORM
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.tiers.config import SPEEDS
+from stayfast.policy.warm.config import ReplicaConfig
 from stayfast.settings.added_kinds import AddedStore, AddedUpstream
 from stayfast.settings.credentials import AwsCredentials, Credentials, EntraCredentials
 from stayfast.settings.providers import ADDRESS_FIELDS, ADDRESS_PART, Protocol, ProviderRow, all_providers
@@ -34,6 +35,7 @@ _ENDPOINTS = ("/chat/completions", "/completions", "/embeddings", "/responses", 
 URL = r"|https?://[^\s/?#@]+(/[^\s?#]*)?"
 PROBE = SettingDoc("Request one token at start, repeated until it answers; readiness waits for the first such answer.")
 MODELS = SettingDoc("Model names: the client's or route's name, and this upstream's.")
+WARM = SettingDoc("How an engine of your own becomes ready (docs/warm.md).")
 LIMIT = SettingDoc("Concurrency limit. Unset: defaults.limit.")
 BREAKER = SettingDoc("Circuit breaker. Unset: defaults.breaker.")
 PRICES = SettingDoc("USD per million tokens, by this upstream's model name; \"*\": every other model.")
@@ -115,6 +117,7 @@ class HttpUpstream:
         "Read the events of its prefix cache, for routes with affinity (docs/kv-events.md). Needs pip install "
         "'.[kv-events]' in Stayfast's checkout.")] = None
     probe: Annotated[bool, PROBE] = True
+    warm: Annotated[ReplicaConfig, WARM] = field(default_factory=ReplicaConfig)
     limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
     breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
     rate: Annotated[QuotaConfig, SettingDoc(
@@ -251,6 +254,7 @@ class EmbeddedUpstream:
         "The engine's settings.", is_inline=True)] = field(default_factory=EngineConfig)
     models: Annotated[Mapping[str, str], MODELS] = field(default_factory=empty_mapping)
     probe: Annotated[bool, PROBE] = True
+    warm: Annotated[ReplicaConfig, WARM] = field(default_factory=ReplicaConfig)
     limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
     breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
 

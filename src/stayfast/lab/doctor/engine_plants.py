@@ -6,7 +6,8 @@ from typing import Any
 from stayfast.lab.doctor.recorded import GIB, spread, with_prompts, with_traffic, with_upstream
 from stayfast.lab.doctor.scene import Plant, Scene
 
-ENGINE, PROMPTS, TTFT = frozenset({"north.engine"}), frozenset({"chat.prompts"}), frozenset({"chat.ttft"})
+ENGINE, PHASE, START = frozenset({"north.engine"}), frozenset({"north.phase"}), frozenset({"small.phase"})
+PROMPTS, TTFT = frozenset({"chat.prompts"}), frozenset({"chat.ttft"})
 CALM: dict[str, float] = {"running": 12.0, "waiting": 0.0, "kv_used_ratio": 0.45, "queue_p95_s": 0.01, "age_s": 3.0}
 QUEUE: dict[str, float] = {"running": 64.0, "waiting": 40.0, "queue_p95_s": 2.0}
 
@@ -35,7 +36,24 @@ def _long_prompts(scene: Scene, p99: float, ttft_p99_s: float, **settings: Any) 
     return _engine(amended.set(**settings))
 
 
+def _loading(scene: Scene, min_warm: int) -> Scene:
+    amended = scene.amend(with_upstream("north", n_attempts=600, phase="loading", phase_why="it refuses connections"))
+    return amended.set(routes={"chat": {"pool": {"min_warm": min_warm}}})
+
+
+def _starting(scene: Scene, seconds: float) -> Scene:
+    return scene.amend(with_upstream("small", phase="ready", cold_start_s=seconds)).set(routes={"classify": {"deadline": 30}})
+
+
 PLANTS = (
+    Plant("a replica that must be ready and loads", "replicas.too_few_warm", True,
+          lambda scene: _loading(scene, 1), touches=PHASE),
+    Plant("a replica that loads and is not needed", "replicas.too_few_warm", False,
+          lambda scene: _loading(scene, 0), touches=PHASE),
+    Plant("a single replica that starts for an hour", "replicas.start_over_deadline", True,
+          lambda scene: _starting(scene, 3600.0), touches=START),
+    Plant("a single replica that starts in two seconds", "replicas.start_over_deadline", False,
+          lambda scene: _starting(scene, 2.0), touches=START),
     Plant("engine with a full KV memory and a queue", "engine.memory_bound", True,
           lambda scene: _engine(scene, **{**QUEUE, "kv_used_ratio": 0.99}), touches=ENGINE),
     Plant("engine with a full KV memory and no queue", "engine.memory_bound", False,

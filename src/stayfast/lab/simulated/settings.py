@@ -18,7 +18,8 @@ from stayfast.lab.simulated.request import to_simulated_request
 from stayfast.policy.admission.price import Prices
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
-from stayfast.settings.upstreams import BREAKER, LIMIT, MODELS, PRICES, PROBE, empty_mapping
+from stayfast.policy.warm.config import ReplicaConfig
+from stayfast.settings.upstreams import BREAKER, LIMIT, MODELS, PRICES, PROBE, WARM, empty_mapping
 from stayfast.upstreams.base import AnswerStream, Call, Upstream
 from stayfast.upstreams.dialect import HttpStream
 from stayfast.upstreams.scripted import NAMED_SCRIPTS, ScriptedUpstream
@@ -139,6 +140,7 @@ class SimulatedUpstream:
     models: Annotated[Mapping[str, str], MODELS] = field(default_factory=empty_mapping)
     prices: Annotated[Prices, PRICES] = field(default_factory=empty_mapping)
     probe: Annotated[bool, PROBE] = True
+    warm: Annotated[ReplicaConfig, WARM] = field(default_factory=ReplicaConfig)
     limit: Annotated[LimitConfig, LIMIT] = field(default_factory=LimitConfig)
     breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
 

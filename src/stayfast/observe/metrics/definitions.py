@@ -166,6 +166,16 @@ IN_FLIGHT = _gauge("in_flight", "Requests in flight by upstream.", "upstream")
 QUEUE_DEPTH = _gauge("queue_depth", "Queued requests.", "upstream", "lane")
 LIMIT = _gauge("limit", "Concurrency limit of an upstream, for all workers.", "upstream", "lane")
 ENGINE_BOUND = _gauge("engine_bound_by", "1: the engine of an upstream is bound by it now; else 0.", "upstream", "bound")
+REPLICA_PHASE = _gauge("replica_phase", "1 for the present phase of a replica, 0 for the others.", "upstream", "phase")
+COLD_START = _gauge("replica_cold_start_seconds", "p90 of the starts of a replica; the setting until one was seen.",
+                    "upstream")
+POOL_READY = _gauge("pool_ready", "Replicas of a route's pool that are ready.", "pool")
+POOL_HELD = _gauge("pool_held_requests", "Requests that wait for a replica to be ready.", "pool")
+SCALING_WANTED = _gauge("scaling_replicas_wanted", "Replicas that a pool needs. No series while that is unknown.", "pool")
+SCALING_QUEUE = _gauge("scaling_queue", "Requests of a pool that wait, over all workers.", "pool")
+SCALING_RUNNING = _gauge("scaling_running", "Requests that run at a pool's replicas, over all workers.", "pool")
+SCALING_SATURATION = _gauge("scaling_saturation", "Running and waiting requests over the places of ready replicas.", "pool")
+SCALING_BACKLOG = _gauge("scaling_backlog_seconds", "Seconds of prefill that wait at each ready replica.", "pool")
 BREAKER_STATE = _gauge("breaker_state", "0 closed, 1 half-open, 2 open (maximum of the workers).", "upstream")
 PREDICTOR_ERROR = _gauge("predictor_error_ratio", "Mean error of predicted first tokens over their mean (maximum of the "
                          "workers).", "upstream")
@@ -217,6 +227,8 @@ TIER_PROVEN = _gauge("tier_proven", "Tenants for which it is proven that a small
 BUILD_INFO = _gauge("build_info", "1; version in the labels.", "version", "python")
 
 FAMILIES = (
+    REPLICA_PHASE, COLD_START, POOL_READY, POOL_HELD, SCALING_WANTED, SCALING_QUEUE, SCALING_RUNNING, SCALING_SATURATION,
+    SCALING_BACKLOG,
     REQUESTS, REFUSED, CLIENT_LEFT, DEADLINE_EXCEEDED, STAGE_OVERRUNS, DEGRADED, CUT_ANSWERS, ATTEMPTS, RETRIES,
     RETRIES_WITHHELD, EJECTIONS, HEDGES, RESCUES, STALLS, TRUNCATED, TOKENS, COST, UNPRICED, OPENED, REUSED, ENGINE_STATES,
     CREDENTIAL_RENEWALS, SHEDS, CACHE,
@@ -239,7 +251,8 @@ FAMILIES = (
     BATCH_SECONDS, BATCH_SQUARES, GEN_AI_DURATION,
     GEN_AI_FIRST_CHUNK, GEN_AI_TOKENS, GEN_AI_SERVER_TTFT,
 )
-MERGED_BY_MAX = frozenset((BREAKER_STATE.name, FLEET_GATEWAYS.name, FLEET_AGE.name,
+MERGED_BY_MAX = frozenset((BREAKER_STATE.name, COLD_START.name, POOL_READY.name, REPLICA_PHASE.name,
+                     FLEET_GATEWAYS.name, FLEET_AGE.name,
                      EJECTED.name, LIMIT.name, PREDICTOR_ERROR.name, PREFIX_MOVING.name,
                      RETRY_BUDGET.name, SEMANTIC_SHADOW.name, SEMANTIC_ERROR.name,
                      SEMANTIC_JUDGE_MISS.name, KV_EVENT_BLOCKS.name, KV_EVENT_STATE.name,

@@ -37,7 +37,8 @@ def upstream_rows(states: Iterable[UpstreamGauges], sums: Mapping[SeriesKey, Sum
         rows.append(UpstreamRow(
             state.name, kind, models, state.is_proven, state.in_flight, state.waiting, state.limit, state.limit_why,
             state.breaker, state.breaker_why or state.suspended_why, state.n_breaker_changes_1h, state.suspended_s,
-            ttft_s=spread_of(part.attempt_s), n_attempts=part.n_attempts, n_failed=sum(part.faults.values())))
+            ttft_s=spread_of(part.attempt_s), n_attempts=part.n_attempts, n_failed=sum(part.faults.values()),
+            phase=state.phase, phase_why=state.phase_why, cold_start_s=state.cold_start_s))
     return tuple(rows)
 
 

@@ -29,6 +29,9 @@ class UpstreamGauges(msgspec.Struct, omit_defaults=True):
     n_breaker_changes_1h: int = 0
     suspended_s: float = 0.0
     suspended_why: str = ""
+    phase: str = ""
+    phase_why: str = ""
+    cold_start_s: float | None = None
 
     def merge(self, other: "UpstreamGauges") -> None:
         """Add another worker's. Requests add up; a limit is of all workers, so the largest counts; of breakers and
@@ -41,6 +44,10 @@ class UpstreamGauges(msgspec.Struct, omit_defaults=True):
             self.limit, self.limit_why = other.limit, other.limit_why
         if _breaker_rank(other) > _breaker_rank(self):
             self.breaker, self.breaker_why = other.breaker, other.breaker_why
+        if self.phase == "ready" and other.phase not in ("", "ready"):  # one worker has seen that it left
+            self.phase, self.phase_why = other.phase, other.phase_why
+        self.cold_start_s = max((start_s for start_s in (self.cold_start_s, other.cold_start_s) if start_s is not None),
+                                default=None)
         self.n_breaker_changes_1h = max(self.n_breaker_changes_1h, other.n_breaker_changes_1h)
         self.suspended_s, self.suspended_why = max((self.suspended_s, self.suspended_why),
                                                    (other.suspended_s, other.suspended_why))

@@ -281,6 +281,8 @@ class Attempt:
                  upstream_status=failed.upstream_status, retry_after_s=failed.retry_after_s, detail=failed.detail)
         if failed.is_refused:
             self._refused(failed)
+        if failed.fault is Fault.CONNECT and self.member.replica is not None:
+            self.member.replica.note_refused(self._clock.now(), "it refuses connections")
 
     def _refused(self, failed: UpstreamFailed) -> None:
         status, now = failed.upstream_status, self._clock.now()

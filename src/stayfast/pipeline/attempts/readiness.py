@@ -114,28 +114,34 @@ class Prober:
         return len(self._targets)
 
     async def run(self) -> None:
+        """Replicas have watches of their own (`pipeline.warm.replica_watch`), which probe here."""
         async with asyncio.TaskGroup() as group:
             for member, model in self._targets:
+                if member.replica is not None:
+                    continue
                 group.create_task(self._keep_proven(member, model))
 
     async def _keep_proven(self, member: UpstreamState, model: str) -> None:
         n_failed = 0
         while True:
-            if member.is_proven or await self._probe(member, model):
+            if member.is_proven or not (await self.probe(member, model)).code:
                 n_failed = 0
                 await asyncio.sleep(self._config.check_every_s)
                 continue
             n_failed += 1
             await asyncio.sleep(backoff_s(n_failed, self._config.base_s, self._config.cap_s, self._rng))
 
-    async def _probe(self, member: UpstreamState, model: str) -> bool:
+    async def probe(self, member: UpstreamState, model: str) -> ProbeResult:
+        """One probe; a token proves the upstream."""
         result = await read_one_token(member, model, self._config, self._clock, self._sink)
         if result.code:
             self._complain(member, result.code, result.message)
-            return False
-        self.complaints.pop(member.upstream.name, None)
-        member.record_success()
-        return True
+        else:
+            self.complaints.pop(member.upstream.name, None)
+            member.record_success()
+            if member.replica is not None:
+                member.replica.note_token(result.ttft_s or 0.0, self._clock.now())
+        return result
 
     def _complain(self, member: UpstreamState, code: str, message: str) -> None:
         name = member.upstream.name

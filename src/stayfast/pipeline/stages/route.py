@@ -10,6 +10,7 @@ from stayfast.core.types import Request
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Admitted, Plan, Prompt, Route, RoutePolicy, targets_for
 from stayfast.pipeline.routing.selector import RoutingFeedback, Target, session_of
+from stayfast.pipeline.warm.route_pool import RoutePool
 from stayfast.policy.admission.response_owners import ResponseOwners
 from stayfast.policy.resilience.breaker import BreakerState
 from stayfast.policy.routing.load_balancing import CandidateLoad, order_as_listed, order_by_load
@@ -84,7 +85,8 @@ class Router:
                 capable = tuple([capable[index] for index in pick(self._loads(capable, request.model), self._rng)])
         tiers = [capable, *[self._in_turn(tier, request.model) for tier in spare]] if spare else [capable]
         n_closed = 0  # tiers without a usable target, before one that has some: they become the last resort
-        if spare and not self._is_usable(capable[0], request.model):
+        hold_until = self._hold_until(ex, route.pool, capable, has_fallback=bool(spare)) if route.pool is not None else 0.0
+        if spare and not hold_until and not self._is_usable(capable[0], request.model):
             n_closed = next((n for n, tier in enumerate(tiers) if self._is_usable(tier[0], request.model)), 0)
         first, last = capable[0].member, capable[-1].member
         if (first.own_health.breaker.state is not _CLOSED or last.own_health.breaker.state is not _CLOSED
@@ -95,7 +97,20 @@ class Router:
             tiers = [*tiers[n_closed:], *tiers[:n_closed]]
             record.degrade("fallback")
         return Plan(route, prompt, tiers[0], tuple(tiers[1:]), aim, capable if n_closed else None, admitted.lane,
-                    admitted.band, admitted.share)
+                    admitted.band, admitted.share, hold=route.pool if hold_until else None, hold_until=hold_until)
+
+    def _hold_until(self, ex: Exchange, pool: RoutePool, targets: tuple[Target, ...], *, has_fallback: bool) -> float:
+        """Until when the request waits for a replica that starts; 0: a target is usable, or the time is too short."""
+        if self._is_usable(targets[0], ex.request.model):
+            return 0.0
+        pool.wake_one()
+        now, names = self._clock.now(), [target.member.upstream.name for target in targets]
+        ttft_s = min(target.member.baselines.all.baseline_s or target.member.fastest_ttft_s for target in targets)
+        ends_at = min(ex.deadline.at, ex.start_by) - ex.grace_s - (ex.reserve_s if has_fallback else 0.0)
+        held_s = pool.hold_s(names, ttft_s, ends_at - now, now)
+        if held_s is None:
+            ex.record.note("no replica is ready, and the time left does not hold the start of one")
+        return now + held_s if held_s is not None else 0.0
 
     def _plan_tiers(self, ex: Exchange, route: Route, prompt: Prompt, admitted: Admitted) -> Plan:
         """The tiers to try, then the fallbacks. Raises Rejected if none can serve the API."""

@@ -18,6 +18,7 @@ from stayfast.policy.findings import (
     prompt_versions,
     prompts,
     rate_limits,
+    replicas,
     stages,
     stores,
     targets,
@@ -40,7 +41,7 @@ def _explain_targets(check: Check) -> Check:
 CHECKS: tuple[Check, ...] = tuple(_explain_targets(check) for check in (
     *latency.CHECKS, *targets.CHECKS, *hedging.CHECKS, *time_limits.CHECKS, *waits.CHECKS, *stages.CHECKS,
     *rate_limits.CHECKS, *upstream_health.CHECKS, *load.CHECKS, *prompts.CHECKS, *prompt_caches.CHECKS,
-    *prompt_versions.CHECKS, *caches.CHECKS, *stores.CHECKS, *engines.CHECKS,
+    *prompt_versions.CHECKS, *caches.CHECKS, *stores.CHECKS, *engines.CHECKS, *replicas.CHECKS,
     *network.CHECKS, *machine.CHECKS, *tenants.CHECKS, *durable_work.CHECKS, *prices.CHECKS))
 
 

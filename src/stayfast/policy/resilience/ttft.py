@@ -114,6 +114,11 @@ class TtftPredictor:
         return self._evaluate(n_estimated * self._share, self.ahead.n) if self._n >= N_WARM else None
 
     @property
+    def prefill_tokens_per_s(self) -> float | None:
+        """Uncached prompt tokens over the time that they add to the first token; None: too few samples, or no effect."""
+        return 1.0 / (self._b * _KILO) if self._n >= N_WARM and self._b > 0 else None
+
+    @property
     def has_samples(self) -> bool:
         return self._n > 0
 
@@ -203,6 +208,12 @@ class TtftPredictors:
         """The learned prefill rate; None: unknown."""
         found = self._by_model.get(model)
         return found.rate.tokens_per_s if found is not None else None
+
+    @property
+    def prefill_tokens_per_s(self) -> float | None:
+        """Of the slowest of its models; None: unknown."""
+        rates = [rate for one in self._by_model.values() if (rate := one.prefill_tokens_per_s) is not None]
+        return min(rates, default=None)
 
     @property
     def error_ratio(self) -> float | None:

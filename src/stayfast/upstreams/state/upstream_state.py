@@ -8,7 +8,7 @@ from math import inf
 from random import Random
 
 from stayfast.core.constants import MAX_RETRY_AFTER_S
-from stayfast.core.events import BreakerChanged, Fanout, Sink
+from stayfast.core.events import Fanout, Sink
 from stayfast.policy.resilience.baselines import (
     FAILED,
     JUDGED,
@@ -30,127 +30,12 @@ from stayfast.policy.resilience.retry_budget import UpstreamRetryBudget
 from stayfast.policy.resilience.stall import TokenFlow
 from stayfast.policy.resilience.ttft import TtftPredictors
 from stayfast.policy.routing.load_balancing import CandidateLoad, LatencyEstimate, PrefillBacklog
+from stayfast.policy.warm.phases import Replica
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.state.limiter import ConcurrencyLimiter, FastestTtft
-
-MAX_UNNAMED, MAX_NAME = 64, 64  # models that no setting names (the oldest is dropped), and characters of such a name
-
-
-class ModelHealth:
-    """Of one model at one upstream. Two instants until which others are preferred: `suspended_until`, by the upstream's own
-    Retry-After (nothing is sent before it); `refused_until`, our guess after refused keys or models (no request waits).
-    """
-
-    __slots__ = ("_failed_after_s", "_failed_at", "_name", "_reported_state", "_sink", "breaker", "model", "n_refused",
-                 "refusal_reason", "refused_until", "suspend_reason", "suspended_until")
-
-    def __init__(self, name: str, model: str | None, breaker: Breaker, sink: Sink) -> None:
-        self.model = model  # None: any
-        self.breaker = breaker
-        self.suspended_until = self.refused_until = float("-inf")
-        self.suspend_reason = self.refusal_reason = ""
-        self.n_refused = 0  # requests in a row, since the last first token
-        self._failed_at = float("-inf")  # of the last failed call
-        self._failed_after_s = 0.0  # its duration
-        self._name = name
-        self._sink = sink
-        self._reported_state = breaker.state
-
-    def suspend(self, until: float, why: str) -> None:
-        """Suspend until then."""
-        if until > self.suspended_until:
-            self.suspended_until, self.suspend_reason = until, why
-
-    def is_available(self, now: float) -> bool:
-        """Whether it is not suspended; its breaker may be open."""
-        return now >= self.suspended_until and now >= self.refused_until
-
-    def record_failure(self, after_s: float, now: float) -> None:
-        """The endpoint failed a call, `after_s` after its start."""
-        self._failed_at, self._failed_after_s = now, after_s
-
-    def is_hanging(self, most_s: float, now: float) -> bool:
-        """Whether a call would probably fail after more than `most_s`: its breaker reports it down, its last failure took
-        longer, and no probe is due. If it is the only upstream left, a probe is due every PROBE_EVERY_S.
-        """
-        breaker = self.breaker
-        if self._failed_after_s <= most_s or not breaker.is_down or breaker.needs_probe(now):
-            return False
-        return breaker.is_probing or now < self._failed_at + PROBE_EVERY_S
-
-    def probe_due_s(self, now: float) -> float:
-        """Seconds until the next probe, if it is the only upstream left."""
-        return max(0.0, self._failed_at + PROBE_EVERY_S - now)
-
-    def record_refusal(self, now: float, why: str, *, n_enough: int) -> None:
-        """A key or a model was refused. The `n_enough`-th refusal in a row suspends it."""
-        self.n_refused += 1
-        if self.n_refused >= n_enough:
-            self.refused_until, self.refusal_reason = now + REFUSED_S, why
-
-    def record_acceptance(self) -> None:
-        """A first token came, which ends a suspension after refusals."""
-        self.n_refused = 0
-        self.refused_until = float("-inf")
-
-    def report_changes(self) -> None:
-        """Emit an event if the state of its breaker has changed."""
-        breaker = self.breaker
-        if breaker.state is not self._reported_state:
-            self._reported_state = breaker.state
-            why = breaker.why if self.model is None else f"model {self.model[:MAX_NAME]!r}: {breaker.why}"
-            self._sink.emit(BreakerChanged(self._name, breaker.state.value, why))
-
-    def adopt_news(self) -> None:
-        if self.breaker.published_state:
-            self.report_changes()
-        self._reported_state = self.breaker.state  # the other process has reported its own change
-
-    def __repr__(self) -> str:
-        return repr(self.breaker) if self.model is None else f"{self.model[:MAX_NAME]!r}: {self.breaker!r}"
-
-
-class ModelHealths:
-    """The health of each model of one upstream: those that settings name, and the newest others."""
-
-    __slots__ = ("_config", "_name", "_named", "_rng", "_sink", "_unnamed")
-
-    def __init__(self, name: str, config: BreakerConfig, rng: Random, sink: Sink) -> None:
-        self._name = name
-        self._config = config
-        self._rng = rng
-        self._sink = sink
-        self._named: dict[str, ModelHealth] = {}
-        self._unnamed: dict[str, ModelHealth] = {}
-
-    def health_of(self, model: str) -> ModelHealth:
-        """The health of this model; healthy, if it is new."""
-        found = self._named.get(model) or self._unnamed.get(model)
-        if found is None:
-            if len(self._unnamed) >= MAX_UNNAMED:
-                del self._unnamed[next(iter(self._unnamed))]
-            self._unnamed[model] = found = self._new_health(model)
-        return found
-
-    def set_named(self, models: Iterable[str]) -> None:
-        self._named = {model: self._named.get(model) or self._unnamed.pop(model, None) or self._new_health(model)
-                       for model in models}
-
-    @property
-    def named(self) -> Iterable[ModelHealth]:
-        return self._named.values()
-
-    def __iter__(self) -> Iterator[ModelHealth]:
-        yield from self._named.values()
-        yield from self._unnamed.values()
-
-    def _new_health(self, model: str) -> ModelHealth:
-        return ModelHealth(self._name, model, Breaker(self._config, self._rng), self._sink)
-
+from stayfast.upstreams.state.model_health import ModelHealth, ModelHealths
 
 N_FAILED_IN_ROW_UNPROVEN = 10
-REFUSED_S = 60.0  # suspension after a refused key or an unknown model
-PROBE_EVERY_S = 10.0  # at an upstream that hangs and has no alternative; each probe costs its client the whole wait
 N_REFUSALS_TO_SUSPEND = 2  # requests in a row, for refusals that may be a single request's fault (402, 403)
 
 
@@ -171,8 +56,8 @@ class UpstreamState:
 
     __slots__ = ("_breaker_config", "_limit_config", "_n_refused", "_pace", "_rng", "_sink", "_unclassified", "backlog",
                  "baselines", "concurrency", "fastest_ttft", "flow", "is_not_idempotent", "is_proven", "lanes",
-                 "may_be_suspended", "models", "n_in_flight", "own_health", "pending", "predictors", "retry_budget",
-                 "slow_factor", "upstream", "whole_limiter")
+                 "may_be_suspended", "models", "n_in_flight", "own_health", "pending", "predictors", "replica",
+                 "retry_budget", "slow_factor", "upstream", "whole_limiter")
 
     def __init__(self, upstream: Upstream, limit: LimitConfig | None = None, breaker: BreakerConfig | None = None,
                  rng: Random | None = None, sink: Sink | None = None, *, is_not_idempotent: bool = False) -> None:
@@ -191,6 +76,7 @@ class UpstreamState:
         self.n_in_flight = 0
         self.is_proven = False  # it has sent a token, and has not failed many times in a row since
         self.predictors: TtftPredictors | None = None  # of the time to a first token; None: not needed
+        self.replica: Replica | None = None  # None: no engine of your own, or its phases are off
         self.fastest_ttft = FastestTtft()
         self._sink = sink or Fanout()
         self.slow_factor = breaker.slow_factor
@@ -284,6 +170,8 @@ class UpstreamState:
         health = self.own_health if self.models is None else self.health_of(model)
         breaker = health.breaker
         share = breaker.traffic_share(now) if health.is_available(now) else 0.0
+        if self.replica is not None:
+            share = min(share, self.replica.share(now))
         n_before: float = self.n_in_flight
         if self.backlog is not None:
             n_before += self.backlog.work
@@ -293,21 +181,29 @@ class UpstreamState:
         return CandidateLoad(seconds, share, share == 0.0 and breaker.needs_probe(now))
 
     def is_healthy(self, now: float, model: str) -> bool:
-        """Whether it is not suspended, and its breaker not open."""
+        """Whether it is not suspended, its breaker not open, and its replica ready."""
         health = self.health_of(model)
+        if self.replica is not None and not self.replica.is_ready:
+            return False
         return health.is_available(now) and health.breaker.traffic_share(now) > 0
 
     def is_failing(self, now: float, model: str) -> bool:
-        """Whether it fails, or sent a Retry-After. A breaker that is open for slowness only does not count."""
+        """Whether it fails, sent a Retry-After, or is no ready replica. A breaker that is open for slowness only does not
+        count.
+        """
         health = self.health_of(model)
-        if not health.is_available(now):
+        if not health.is_available(now) or (self.replica is not None and not self.replica.is_ready):
             return True
         return health.breaker.n_failed_in_row > 0 and health.breaker.traffic_share(now) == 0
 
     def suspend_reason(self, now: float, model: str) -> str:
         """Why it is suspended; empty if it is not."""
         health = self.health_of(model)
-        self.may_be_suspended = any(not health.is_available(now) for health in self.healths)
+        replica = self.replica
+        is_unready = replica is not None and not replica.is_ready
+        self.may_be_suspended = is_unready or any(not health.is_available(now) for health in self.healths)
+        if replica is not None and is_unready:
+            return f"it is {replica.phase.value}, {replica.why}"
         if now < health.refused_until:
             return health.refusal_reason
         return health.suspend_reason if now < health.suspended_until else ""
@@ -341,6 +237,8 @@ class UpstreamState:
         self._n_refused = 0
         call.health.record_acceptance()
         self.fastest_ttft.learn(ttft_s)
+        if self.replica is not None:
+            self.replica.note_token(ttft_s, now)
         usual_s, ratio = usual.all.baseline_s, norm.ratio(ttft_s)
         self.concurrency.record_first_token(call.n_running + self._n_in_other_workers(), ttft_s, norm.baseline_s)
         call.n_answered = self.concurrency.n_answered - call.n_answered_before

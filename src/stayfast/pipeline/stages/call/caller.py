@@ -25,9 +25,11 @@ from stayfast.pipeline.stages.call.hedged_call import HedgedCall, IsShedding, lo
 from stayfast.pipeline.stages.call.ladder_call import LadderCall
 from stayfast.pipeline.stages.call.places import choose_target
 from stayfast.pipeline.stages.call.retry import RetryPolicy, allows_fallback, is_once
+from stayfast.pipeline.stages.call.warm_hold import hold_until_ready
 from stayfast.pipeline.tasks import BackgroundTasks
 from stayfast.pipeline.tiers.tiered_attempt import TieredAttempt
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
+from stayfast.pipeline.warm.route_pool import RoutePool
 from stayfast.policy.admission.price import price_of
 from stayfast.policy.resilience.retry import longest_wait_s
 from stayfast.policy.resilience.retry_budget import weight_of
@@ -53,6 +55,8 @@ class Caller:
         failed, or used up the time that is not reserved for it. Raises the last attempt's UpstreamFailed, DeadlineExceeded,
         Rejected, Shed.
         """
+        if plan.hold is not None:
+            return self._call_when_ready(ex, plan, plan.hold)
         ends_at, weight = ex.ledger.ends_at, weight_of(len(plan.prompt.request.body))
         if not ex.arrival.headers or not ex.arrival.is_sdk_retry:  # an SDK's retry earns no budget for more retries
             plan.route.hedging.budget.deposit(weight, self._clock.now())
@@ -64,6 +68,9 @@ class Caller:
         if plan.fallback:
             return self._call_with_fallback(ex, plan, ends_at, weight)
         return self._call_targets(ex, plan, plan.candidates, ends_at, is_last=True)
+
+    async def _call_when_ready(self, ex: Exchange, plan: Plan, pool: RoutePool) -> StartedAnswer:
+        return await self.start(ex, await hold_until_ready(ex, plan, pool, self._clock))
 
     async def _call_within(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> StartedAnswer:
         """The same, until the latest first token that the client wants."""

@@ -84,8 +84,9 @@ const ROUTE_COLUMNS = [
 ];
 
 const BOUNDS = ["memory", "prefill", "decode", "gateway"]; // others need no attention
-const breakerOf = (row) => (row.suspended_s > 0 ? "warn" : BREAKERS[row.breaker ?? "closed"] ?? "unknown");
-const breakerWords = (row) => (row.suspended_s > 0 ? `suspended for ${seconds(row.suspended_s)}`
+const isUnready = (row) => (row.breaker ?? "closed") === "closed" && (row.phase ?? "ready") !== "ready";
+const breakerOf = (row) => (row.suspended_s > 0 || isUnready(row) ? "warn" : BREAKERS[row.breaker ?? "closed"] ?? "unknown");
+const breakerWords = (row) => (row.suspended_s > 0 ? `suspended for ${seconds(row.suspended_s)}` : isUnready(row) ? row.phase
   : `breaker ${(row.breaker ?? "closed").replace("_", " ")}`);
 const UPSTREAM_COLUMNS = [
   { id: "name", title: "Upstream", render: (row) => row.name },
