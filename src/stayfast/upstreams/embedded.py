@@ -57,8 +57,8 @@ class LocalUpstream:
         self._inner: Upstream | None = None
 
     def can_serve(self, api: Api) -> bool:
-        """Everything but embeddings."""
-        return api is not Api.EMBEDDINGS
+        """Everything but embeddings and rerank."""
+        return api not in (Api.EMBEDDINGS, Api.RERANK)
 
     async def open(self, call: Call) -> AnswerStream:
         if call.request.n_choices != 1:
