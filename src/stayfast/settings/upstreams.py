@@ -263,7 +263,27 @@ class TurnUpstreamSettings:
         check_bounds(self)
 
 
-Upstream = HttpUpstream | EmbeddedUpstream | TurnUpstreamSettings | AddedUpstream
+@dataclass(frozen=True, slots=True)
+class EncoderUpstreamSettings:
+    """The encoder of this process, for embeddings and rerank. It bounds its own queue, so it has no concurrency limit."""
+
+    kind: Annotated[Literal["encoder"], SettingDoc(
+        "The encoder of `embedder` in this process, for /v1/embeddings and /v1/rerank (docs/concepts/batching.md); needs "
+        "the extra semantic.")]
+    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=empty_mapping)
+    breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
+
+    @property
+    def probe(self) -> bool:
+        """It answers no chat, so it is not probed."""
+        return False
+
+    @property
+    def limit(self) -> LimitConfig:
+        return LimitConfig("off")
+
+
+Upstream = HttpUpstream | EmbeddedUpstream | TurnUpstreamSettings | EncoderUpstreamSettings | AddedUpstream
 
 
 _SHARED = SettingDoc("Settings of shared stores.", is_inline=True)
