@@ -139,7 +139,7 @@ class BatchedEmbedder:
     def _enqueue(self, texts: dict[bytes, str], deadline_at: float) -> dict[bytes, _Text]:
         """Callers of the same text share one entry, with the later deadline. Raises EmbedderBusy before anything waits."""
         tokens = {key: self._tokens(text)[0] for key, text in texts.items() if key not in self._pending}
-        refused = self._queue.refuse(map(len, tokens.values()))
+        refused = self._queue.refuse(map(len, tokens.values()), self._clock.now())
         if refused is not None:
             self.counts.n_refused += len(tokens)
             if refused.retry_after_s is None:

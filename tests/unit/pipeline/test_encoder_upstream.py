@@ -161,8 +161,8 @@ def test_full_queue_is_429_with_retry_after() -> None:
 def test_poison_text_fails_alone_and_is_no_failure_of_the_upstream() -> None:
     """Its batch companions get their vectors."""
     async def check(upstream: EncoderUpstream, embedder: BatchedEmbedder) -> None:
-        results = await asyncio.gather(*(answer(upstream, Api.EMBEDDINGS, input=text) for text in ("a x", "b y", "bad z", "a z")),
-                                       return_exceptions=True)
+        results = await asyncio.gather(*(answer(upstream, Api.EMBEDDINGS, input=text) for text in (
+            "a x", "b y", "bad z", "a z")), return_exceptions=True)
         assert [isinstance(one, Rejected) for one in results] == [False, False, True, False]
         assert isinstance(results[2], Rejected)
         assert (results[2].status, results[2].code) == (422, "text_not_encodable")

@@ -16,7 +16,9 @@ along; and a queue without a bound only moves time-outs into the encoder. Rule:
     expired         texts whose deadline has passed are dropped before they run
     overrun         a batch of several that fails, or takes OVERRUN times its prediction, is split: each text runs alone
     bound           waiting + running tokens <= max_waiting_tokens, else refused, with the time until there is room
-                      (waiting + running + new - max_waiting_tokens) / measured tokens a second
+                      (waiting + running + new + promised - max_waiting_tokens) / measured tokens a second
+                    promised: tokens of those who were refused and are expected back before; without them, all clients of a
+                    burst would come back at the same time, and find no room again
 
 No text starves: its `urgent_at` is finite and does not move, and texts that arrive later than that are behind it. A batch is
 never empty while a text waits, also if that text exceeds the budget (an encoder that waits for room instead waits for ever).
@@ -38,7 +40,7 @@ BUCKETS: Final = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)  # longest text o
 MAX_WASTE: Final = 0.25
 STRETCH: Final = 4.0
 MIN_OVERRUN_S: Final = 0.25  # a batch is never split sooner: a busy machine stops a thread for so long
-MIN_RETRY_S: Final = 0.05
+MIN_RETRY_S, MAX_RETRY_S = 0.05, 60.0
 _MAX_SKIPPED: Final = 64  # texts of a bucket that do not fit a batch, before it starts without looking further
 
 
@@ -85,13 +87,15 @@ class QueueFull(NamedTuple):
 class BatchQueue(Generic[W]):
     """The texts that wait for one encoder. Changed only by its owner."""
 
-    __slots__ = ("_heaps", "_n_queued", "_rate", "_waiting", "cost", "limits", "n_running_tokens", "n_waiting_tokens")
+    __slots__ = ("_heaps", "_n_queued", "_promised", "_promised_at", "_rate", "_waiting", "cost", "limits", "n_running_tokens", "n_waiting_tokens")
 
     def __init__(self, limits: QueueLimits) -> None:
         self.limits = limits
         self.cost = BatchCost()
         self.n_waiting_tokens = 0
         self.n_running_tokens = 0
+        self._promised = 0.0  # tokens that are expected back, at `_promised_at`
+        self._promised_at = 0.0
         self._rate = 0.0  # tokens a second, without padding; 0: not measured yet
         self._waiting: dict[W, None] = {}
         self._heaps: list[list[tuple[float, int, W]]] = [[] for _ in range(len(BUCKETS) + 2)]  # the last one: run alone
@@ -104,7 +108,7 @@ class BatchQueue(Generic[W]):
     def tokens_per_s(self) -> float:
         return self._rate
 
-    def refuse(self, lengths: Iterable[int]) -> QueueFull | None:
+    def refuse(self, lengths: Iterable[int], now: float) -> QueueFull | None:
         """Whether texts of these numbers of tokens are refused; None: they may be added."""
         n_new, bound = sum(lengths), self.limits.max_waiting_tokens
         if n_new > bound:
@@ -112,7 +116,13 @@ class BatchQueue(Generic[W]):
         n_over = self.n_waiting_tokens + self.n_running_tokens + n_new - bound
         if n_over <= 0:
             return None
-        return QueueFull(max(MIN_RETRY_S, n_over / self._rate) if self._rate else 1.0)
+        if not self._rate:
+            return QueueFull(1.0)
+        self._promised = max(0.0, self._promised - self._rate * (now - self._promised_at))
+        self._promised_at = now
+        retry_after_s = min(max(MIN_RETRY_S, (n_over + self._promised) / self._rate), MAX_RETRY_S)
+        self._promised += n_new
+        return QueueFull(retry_after_s)
 
     def add(self, text: W) -> None:
         self._waiting[text] = None
