@@ -55,7 +55,13 @@ from stayfast.policy.routing.affinity import AffinityConfig
 from stayfast.settings import RouteSettings, Settings
 from stayfast.settings.added_kinds import AddedStore
 from stayfast.settings.environment import cache_directory, read_environment
-from stayfast.settings.upstreams import HttpUpstream, MemoryStoreSettings, SqliteStoreSettings, StoreSettings
+from stayfast.settings.upstreams import (
+    EncoderUpstreamSettings,
+    HttpUpstream,
+    MemoryStoreSettings,
+    SqliteStoreSettings,
+    StoreSettings,
+)
 from stayfast.stores.base import Store, StoreBackend, StoreUnavailable
 from stayfast.stores.embedder import INSTALL_HINT, EmbedderConfig, Embedders
 from stayfast.stores.label_store import LabelStore
@@ -71,8 +77,11 @@ LEARNED_VERSION = 2  # of the entries in logs: those of another version are not 
 
 
 def wants_embedder(settings: Settings, *, has_head: bool = False) -> bool:
-    """Whether a route has a semantic cache. has_head: a head of a classifier reads the embedder's vectors."""
-    return has_head or any(route.cache.mode == "semantic" for route in settings.routes.values())
+    """Whether a route has a semantic cache, or an upstream is the encoder. has_head: a head of a classifier reads the
+    embedder's vectors.
+    """
+    is_served = any(isinstance(one, EncoderUpstreamSettings) for one in settings.upstreams.values())
+    return has_head or is_served or any(route.cache.mode == "semantic" for route in settings.routes.values())
 
 
 def explain_missing_packages(settings: Settings, *, has_head: bool = False) -> str:
@@ -85,7 +94,8 @@ def explain_missing_packages(settings: Settings, *, has_head: bool = False) -> s
     absent = [name for name in needed if find_spec(name) is None]
     if not absent:
         return ""
-    return f"semantic caches are exact ones, and classifiers lack second heads, without {', '.join(absent)}: {INSTALL_HINT}"
+    return ("semantic caches are exact ones, classifiers lack second heads, and upstreams of kind encoder fail, without "
+            f"{', '.join(absent)}: {INSTALL_HINT}")
 
 
 def make_embedding(settings: Settings, before: tuple[Settings, Embedders | None] | None, *,
@@ -102,7 +112,9 @@ async def load_embedder(embedding: Embedders, config: EmbedderConfig, clock: Clo
     minilm, batched = import_module("stayfast.stores.onnx_embedder"), import_module("stayfast.stores.batched_embedder")
     cache_dir = config.cache_dir or str(cache_directory(read_environment()))
     model = await asyncio.to_thread(minilm.load_encoder, config, cache_dir)
-    embedding.install(batched.BatchedEmbedder(model, config, clock), batched.BatchedEmbedder(model, config, clock))
+    foreground = batched.BatchedEmbedder(model, config, clock)
+    embedding.install(foreground, batched.BatchedEmbedder(model, config, clock))
+    embedding.serve(foreground)
 
 
 async def restore_learned(routes: Mapping[str, Route], embedding: Embedders, config: EmbedderConfig,

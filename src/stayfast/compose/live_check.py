@@ -19,7 +19,7 @@ from stayfast.http.client.client import BaseUrl, split_base_url
 from stayfast.http.client.dialer import make_client_context
 from stayfast.pipeline.attempts.readiness import ProbeConfig, ProbeResult, read_one_token
 from stayfast.settings import HttpUpstream, Settings
-from stayfast.settings.upstreams import EmbeddedUpstream, TurnUpstreamSettings
+from stayfast.settings.upstreams import EmbeddedUpstream, EncoderUpstreamSettings, TurnUpstreamSettings
 from stayfast.upstreams.credentials.renewed import RenewedCredential
 from stayfast.upstreams.embedded import ParentEngine
 
@@ -44,9 +44,8 @@ async def check_upstreams(settings: Settings, clock: Clock, rng: Random) -> Asyn
     observers = Observers(settings, clock)
     system = build(settings, observers, {name: ParentEngine(name, dict) for name in settings.engines}, clock, rng)
     for name, upstream in settings.upstreams.items():
-        if isinstance(upstream, EmbeddedUpstream | TurnUpstreamSettings):
-            kind = "embedded" if isinstance(upstream, EmbeddedUpstream) else "turn"
-            yield LiveStep(name, kind, True, "runs inside the gateway; not tried")
+        if isinstance(upstream, EmbeddedUpstream | TurnUpstreamSettings | EncoderUpstreamSettings):
+            yield LiveStep(name, upstream.kind, True, "runs inside the gateway; not tried")
             continue
         if isinstance(upstream, HttpUpstream):
             is_reached = True

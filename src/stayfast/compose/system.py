@@ -76,6 +76,7 @@ from stayfast.observe.snapshot.reported import ReportedFindings
 from stayfast.observe.snapshot.traffic import TrafficSink
 from stayfast.pipeline.admission.controller import QueueOutlook
 from stayfast.pipeline.attempts.readiness import ProbeConfig, Prober
+from stayfast.pipeline.batching.encoder_upstream import EncoderUpstream
 from stayfast.pipeline.classify.classifier import TextClassifier
 from stayfast.pipeline.gateway import Gateway
 from stayfast.pipeline.passthrough.service import PassThrough
@@ -89,7 +90,14 @@ from stayfast.policy.admission.lanes import LANES
 from stayfast.policy.admission.response_owners import ResponseOwners
 from stayfast.server.config import ServerConfig
 from stayfast.server.sockets.counts import SocketCounts
-from stayfast.settings import AddedUpstream, HttpUpstream, Settings, TurnUpstreamSettings, read_environment
+from stayfast.settings import (
+    AddedUpstream,
+    EncoderUpstreamSettings,
+    HttpUpstream,
+    Settings,
+    TurnUpstreamSettings,
+    read_environment,
+)
 from stayfast.settings import Upstream as UpstreamSettings
 from stayfast.settings.effective import SettingsReport
 from stayfast.stores.embedder import Embedders
@@ -274,14 +282,14 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     if observers.leases is not None:
         observers.leases.configure(settings.fleet, tenant_quotas(settings))
     credentials = make_credentials(settings, (old.settings, old.credentials) if old is not None else None, clock, rng, sink)
-    registry = _registry(settings, observers, doors, clock, rng, old=old, credentials=credentials)
+    files = files or read_classifier_files(settings)
+    embeds = make_embedding(settings, (old.settings, old.embedding) if old is not None else None,
+                            has_head=files.needs_encoder(settings))
+    registry = _registry(settings, observers, doors, clock, rng, old=old, credentials=credentials, embeds=embeds)
     attach_replicas(settings, registry, old.registry if old is not None else None)
     turns = {member.upstream.name: member.upstream for member in registry if isinstance(member.upstream, ServedTurn)}
     open_stores = make_stores(settings, (old.settings, old.stores) if old is not None else None, clock=clock, sink=sink,
                               rng=rng)
-    files = files or read_classifier_files(settings)
-    embeds = make_embedding(settings, (old.settings, old.embedding) if old is not None else None,
-                            has_head=files.needs_encoder(settings))
     classifiers = make_classifiers(settings, files, embeds, old.classifiers if old is not None else None, clock=clock,
                                    sink=sink)
     before = old.gateway.router.routes if old is not None else {}
@@ -320,16 +328,17 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,
-              old: System | None, credentials: Sources) -> Registry:
+              old: System | None, credentials: Sources, embeds: Embedders | None) -> Registry:
     """The upstreams: unchanged ones of the old system, and new ones."""
     members = []
     for name, upstream_settings in settings.upstreams.items():
-        if old is not None and old.settings.upstreams.get(name) == upstream_settings:
+        if old is not None and old.settings.upstreams.get(name) == upstream_settings and not (
+                isinstance(upstream_settings, EncoderUpstreamSettings) and embeds is not old.embedding):
             member = old.registry[name]
             if isinstance(upstream_settings, TurnUpstreamSettings) and isinstance(member.upstream, ServedTurn):
                 member.upstream.replace_function(import_turn_function(upstream_settings.turn))
         else:
-            upstream = _upstream(name, upstream_settings, observers, doors, clock,
+            upstream = _upstream(name, upstream_settings, observers, doors, clock, embeds=embeds,
                                  old_turn=old.turns.get(name) if old is not None else None, source=credentials.get(name))
             may_act_twice = not isinstance(upstream_settings, TurnUpstreamSettings) or upstream_settings.idempotent
             member = UpstreamState(upstream, upstream_settings.limit, upstream_settings.breaker, rng, observers.sink,
@@ -370,7 +379,8 @@ def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, ob
 
 
 def _upstream(name: str, upstream_settings: UpstreamSettings, observers: Observers, doors: Mapping[str, EngineEndpoint],
-              clock: Clock, *, old_turn: ServedTurn | None, source: RenewedCredential[Any] | None) -> Upstream:
+              clock: Clock, *, embeds: Embedders | None, old_turn: ServedTurn | None,
+              source: RenewedCredential[Any] | None) -> Upstream:
     """old_turn: of the same name before a reload; clients may still resume its turns. source: of its credential."""
     sink = observers.sink
     if isinstance(upstream_settings, HttpUpstream):
@@ -379,6 +389,8 @@ def _upstream(name: str, upstream_settings: UpstreamSettings, observers: Observe
                          authenticator=make_authenticator(source, upstream_settings))
         return limit_rate(upstream, upstream_settings.rate, leases, shared_buckets(leases, workers), clock,
                           are_requests_daily=Quirk.DAILY_REQUESTS in upstream_settings.quirks)
+    if isinstance(upstream_settings, EncoderUpstreamSettings):
+        return EncoderUpstream(name, embeds, clock)
     if isinstance(upstream_settings, AddedUpstream):
         return upstream_settings.build_upstream(name, clock)
     if isinstance(upstream_settings, TurnUpstreamSettings):

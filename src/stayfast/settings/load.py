@@ -30,7 +30,7 @@ from stayfast.settings.model import Defaults, OnOverrun, Settings
 from stayfast.settings.presets import apply_presets
 from stayfast.settings.problems import Problem, SettingsError, SourceLocation
 from stayfast.settings.providers import all_providers, apply_providers
-from stayfast.settings.upstreams import EmbeddedUpstream, HttpUpstream, TurnUpstreamSettings
+from stayfast.settings.upstreams import EmbeddedUpstream, EncoderUpstreamSettings, HttpUpstream, TurnUpstreamSettings
 from stayfast.settings.yaml_nodes import Override, YamlScalar, entries_at, parse
 from stayfast.settings.yaml_nodes import YamlMapping as Tree
 from stayfast.turns.function import import_turn_function as find_turn
@@ -40,7 +40,8 @@ BUILT_IN = "built-in settings"
 EMBEDDED = "upstreams: {{tiny: {{kind: embedded}}}}\nroutes: {{{route}: [tiny]}}\n"
 NOTHING_TO_SERVE = ("upstreams and routes are missing (the demo model is served only without a settings file); "
                     "`stayfast init` writes a file to start from")
-_BUILT_IN_KINDS = {"upstreams": frozenset(word for cls in (HttpUpstream, EmbeddedUpstream, TurnUpstreamSettings)
+_BUILT_IN_KINDS = {"upstreams": frozenset(word for cls in (
+    HttpUpstream, EmbeddedUpstream, TurnUpstreamSettings, EncoderUpstreamSettings)
                                            for word in kind_words(cls)) | all_providers().keys(),
                    "stores": frozenset(("memory", "sqlite", "redis"))}
 ADDED = "upstreams: {{{kind}: {{kind: {kind}}}}}\nroutes: {{{kind}: [{kind}]}}\n"

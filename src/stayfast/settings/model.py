@@ -41,6 +41,7 @@ from stayfast.settings.presets import Preset
 from stayfast.settings.price_table import merge_prices
 from stayfast.settings.upstreams import (
     EmbeddedUpstream,
+    EncoderUpstreamSettings,
     HttpUpstream,
     StoreSettings,
     TurnUpstreamSettings,
@@ -352,7 +353,7 @@ class Settings:
     def prices_for(self, upstream: str) -> Prices:
         """The prices at one upstream, list prices included. The embedded model has none; a turn reports its own costs."""
         upstream_settings = self.upstreams[upstream]
-        if isinstance(upstream_settings, EmbeddedUpstream | TurnUpstreamSettings):
+        if isinstance(upstream_settings, EmbeddedUpstream | TurnUpstreamSettings | EncoderUpstreamSettings):
             return {}
         base_url = upstream_settings.base_url if isinstance(upstream_settings, HttpUpstream) else ""
         return merge_prices(upstream_settings.prices, base_url, uses_table=self.price_table)

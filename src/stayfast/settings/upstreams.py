@@ -26,12 +26,13 @@ from stayfast.upstreams.kv_event_reader import KvEventsConfig
 from stayfast.wire.quirks import Quirk
 
 NATIVE_APIS: Mapping[str, frozenset[Api]] = {
-    "openai": frozenset({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS, Api.RESPONSES}),
+    "openai": frozenset({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS, Api.RERANK, Api.RESPONSES}),
     "anthropic": frozenset({Api.MESSAGES, Api.COUNT_TOKENS}),
     "gemini": frozenset({Api.GEMINI}),
     "bedrock": frozenset({Api.CONVERSE}),
 }
-_ENDPOINTS = ("/chat/completions", "/completions", "/embeddings", "/responses", "/messages/count_tokens", "/messages")
+_ENDPOINTS = ("/chat/completions", "/completions", "/embeddings", "/rerank", "/responses", "/messages/count_tokens",
+              "/messages")
 URL = r"|https?://[^\s/?#@]+(/[^\s?#]*)?"
 PROBE = SettingDoc("Request one token at start, repeated until it answers; readiness waits for the first such answer.")
 MODELS = SettingDoc("Model names: the client's or route's name, and this upstream's.")
@@ -242,7 +243,9 @@ class HttpUpstream:
         if self.provider:
             return frozenset(all_providers()[self.provider].apis)
         everything = NATIVE_APIS[self.kind]
-        return everything if self.kind != "openai" or self.host == "api.openai.com" else everything - {Api.RESPONSES}
+        if self.kind != "openai":
+            return everything
+        return everything - {Api.RERANK if self.host == "api.openai.com" else Api.RESPONSES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +283,27 @@ class TurnUpstreamSettings:
         check_bounds(self)
 
 
-Upstream = HttpUpstream | EmbeddedUpstream | TurnUpstreamSettings | AddedUpstream
+@dataclass(frozen=True, slots=True)
+class EncoderUpstreamSettings:
+    """The encoder of this process, for embeddings and rerank. It bounds its own queue, so it has no concurrency limit."""
+
+    kind: Annotated[Literal["encoder"], SettingDoc(
+        "The encoder of `embedder` in this process, for /v1/embeddings and /v1/rerank (docs/concepts/batching.md); needs "
+        "the extra semantic.")]
+    models: Annotated[Mapping[str, str], MODELS] = field(default_factory=empty_mapping)
+    breaker: Annotated[BreakerConfig, BREAKER] = field(default_factory=BreakerConfig)
+
+    @property
+    def probe(self) -> bool:
+        """It answers no chat, so it is not probed."""
+        return False
+
+    @property
+    def limit(self) -> LimitConfig:
+        return LimitConfig("off")
+
+
+Upstream = HttpUpstream | EmbeddedUpstream | TurnUpstreamSettings | EncoderUpstreamSettings | AddedUpstream
 
 
 _SHARED = SettingDoc("Settings of shared stores.", is_inline=True)

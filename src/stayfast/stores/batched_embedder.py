@@ -1,21 +1,38 @@
-"""An `Embedder` that runs an encoder on its own threads, in batches where that delays no text, and caches vectors."""
+"""An `Embedder` that runs an encoder on its own threads, in batches where that delays no text, and caches vectors.
+
+A thread cannot be interrupted. So a batch that overruns (`policy.batching.queue`) is abandoned on its thread: another thread
+takes its place, and the texts run alone there; the first of both results counts. At most MAX_ABANDONED threads are lost at
+a time; then an overrunning batch is awaited. A text that failed or overran alone is remembered, and runs alone from then on.
+"""
 
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Protocol
+from math import inf
+from typing import Final, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from stayfast.core.clock import Clock
-from stayfast.policy.cache.encoder_batching import EncodingPace, PendingText, select_batch
+from stayfast.policy.batching.cost import EncodingPace
+from stayfast.policy.batching.queue import Batch, BatchQueue, PendingText, QueueLimits
 from stayfast.policy.cache.s3fifo import S3Fifo
-from stayfast.stores.embedder import EmbedderConfig, NoEmbedder
+from stayfast.stores.embedder import (
+    BatchCounts,
+    EmbedderBusy,
+    EmbedderConfig,
+    EmbeddingExpired,
+    NoEmbedder,
+    TextNotEncodable,
+)
 from stayfast.wire.canonical import normalize_text
 
 Floats = NDArray[np.float32]
+MAX_ABANDONED: Final = 2  # threads
+MAX_SUSPECTS: Final = 256  # texts that run alone
 
 
 class EncoderModel(Protocol):
@@ -23,18 +40,41 @@ class EncoderModel(Protocol):
 
     id: str
     n_dims: int
+    can_pad: bool
 
     def tokenize(self, text: str) -> tuple[list[int], bool]:
         """Its token ids, truncated to the model's limit, and whether that is the whole text."""
 
     def encode(self, batch: list[list[int]]) -> Floats:
-        """One row for each text; all texts have the same number of tokens."""
+        """One row for each text. Texts with different numbers of tokens need `can_pad`."""
 
 
 class _Text(PendingText, eq=False):
-    ids: list[int]
-    vector: "asyncio.Future[Floats]"
+    key: bytes = b""
+    ids: list[int] = msgspec.field(default_factory=list)
+    vector: "asyncio.Future[Floats] | None" = None
     n_callers: int = 0
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.vector is not None and not self.vector.done()
+
+    def resolve(self, row: Floats) -> None:
+        if self.vector is not None and not self.vector.done():
+            self.vector.set_result(row)
+
+    def fail(self, why: NoEmbedder) -> None:
+        if self.vector is not None and not self.vector.done():
+            self.vector.set_exception(why)
+
+
+class _Run(msgspec.Struct, eq=False):
+    """A batch on a thread."""
+
+    batch: Batch[_Text]
+    began_at: float
+    watch: asyncio.TimerHandle | None = None
+    is_abandoned: bool = False
 
 
 class BatchedEmbedder:
@@ -43,18 +83,29 @@ class BatchedEmbedder:
     def __init__(self, model: EncoderModel, config: EmbedderConfig, clock: Clock) -> None:
         self.id = model.id
         self.n_dims = model.n_dims
-        self.n_embedded = 0  # texts
-        self.n_batches = 0
+        self.counts = BatchCounts()
         self._model = model
         self._config = config
         self._clock = clock
         self._pace = EncodingPace()
         self._cache: S3Fifo[Floats] = S3Fifo(config.cache_bytes)
         self._last_tokens: tuple[str, list[int], bool] = ("", [], True)  # of the last text, for `is_whole` then `embed`
-        self._threads = ThreadPoolExecutor(config.threads, thread_name_prefix="embed")
+        self._threads = ThreadPoolExecutor(config.threads + MAX_ABANDONED, thread_name_prefix="embed")
         self._n_running = 0
+        self._n_abandoned = 0
         self._pending: dict[bytes, _Text] = {}  # waiting or running
-        self._waiting: dict[_Text, None] = {}  # oldest first
+        self._suspects: dict[bytes, None] = {}
+        self._queue: BatchQueue[_Text] = BatchQueue(QueueLimits(
+            config.max_batch_tokens, config.max_waiting_tokens, config.max_batch_wait_s, model.can_pad))
+
+    @property
+    def n_waiting_tokens(self) -> int:
+        """Of the texts that wait or run."""
+        return self._queue.n_waiting_tokens + self._queue.n_running_tokens
+
+    @property
+    def max_tokens(self) -> int:
+        return self._config.max_tokens
 
     def can_embed_within(self, left_s: float) -> bool:
         return self._pace.has_time(left_s)
@@ -63,94 +114,149 @@ class BatchedEmbedder:
         """Takes 1 ms for 700 characters, the first time."""
         return len(text.split()) <= self._config.max_tokens and self._tokens(text)[1]
 
-    async def embed(self, texts: Sequence[str]) -> Floats:
+    def count_tokens(self, text: str) -> int:
+        return len(self._tokens(text)[0])
+
+    async def embed(self, texts: Sequence[str], deadline_at: float = inf) -> Floats:
         keys = [_cache_key(text) for text in texts]
         rows = {key: self._cache.get(key) for key in keys}
-        pending = {key: self._enqueue(key, text) for key, text in zip(keys, texts, strict=True) if rows[key] is None}
+        new = {key: text for key, text in zip(keys, texts, strict=True) if rows[key] is None}
+        pending = self._enqueue(new, deadline_at)
         self._start_batches()
         try:
-            for key, text in pending.items():
-                rows[key] = await asyncio.shield(text.vector)  # other callers may wait for the same text
+            for key, waiting in pending.items():
+                assert waiting.vector is not None
+                rows[key] = await asyncio.shield(waiting.vector)  # other callers may wait for the same text
         finally:
-            for key, text in pending.items():
-                self._release(key, text)
+            for key, waiting in pending.items():
+                self._release(key, waiting)
         found = [row for key in keys if (row := rows[key]) is not None]
         return np.stack(found) if found else np.empty((0, self.n_dims), dtype=np.float32)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _enqueue(self, key: bytes, text: str) -> _Text:
-        """Callers of the same text share one entry."""
-        pending = self._pending.get(key)
-        if pending is None:
-            ids = self._tokens(text)[0]
-            pending = _Text(len(ids), self._clock.now(), ids, asyncio.get_running_loop().create_future())
-            self._pending[key] = pending
-            self._waiting[pending] = None
-        pending.n_callers += 1
-        return pending
+    def _enqueue(self, texts: dict[bytes, str], deadline_at: float) -> dict[bytes, _Text]:
+        """Callers of the same text share one entry, with the later deadline. Raises EmbedderBusy before anything waits."""
+        tokens = {key: self._tokens(text)[0] for key, text in texts.items() if key not in self._pending}
+        refused = self._queue.refuse(map(len, tokens.values()), self._clock.now())
+        if refused is not None:
+            self.counts.n_refused += len(tokens)
+            if refused.retry_after_s is None:
+                raise EmbedderBusy(f"the texts have {sum(map(len, tokens.values()))} tokens, and at most "
+                                   f"{self._config.max_waiting_tokens} may wait: send fewer at a time", None)
+            raise EmbedderBusy("too many tokens wait for the encoder", refused.retry_after_s)
+        n_request = sum(map(len, tokens.values()))
+        loop, now, found = asyncio.get_running_loop(), self._clock.now(), dict[bytes, _Text]()
+        for key in texts:
+            text = self._pending.get(key)
+            if text is None:
+                ids = tokens[key]
+                text = _Text(len(ids), now, deadline_at, n_request, key in self._suspects, key, ids, loop.create_future())
+                self._pending[key] = text
+                self._queue.add(text)
+            text.deadline_at = max(text.deadline_at, deadline_at)
+            text.n_callers += 1
+            found[key] = text
+        return found
 
     def _tokens(self, text: str) -> tuple[list[int], bool]:
         if self._last_tokens[0] != text:
             self._last_tokens = (text, *self._model.tokenize(text))
         return self._last_tokens[1:]
 
-    def _release(self, key: bytes, pending: _Text) -> None:
+    def _release(self, key: bytes, text: _Text) -> None:
         """A caller has the vector, or was cancelled. After the last one, cache the vector or cancel the text."""
-        pending.n_callers -= 1
-        if not pending.n_callers:
+        text.n_callers -= 1
+        if not text.n_callers and text.vector is not None:
             del self._pending[key]
-            self._waiting.pop(pending, None)
-            if not pending.vector.cancel() and not pending.vector.exception():
-                row = pending.vector.result()
+            self._queue.discard(text)
+            if not text.vector.cancel() and not text.vector.exception():
+                row = text.vector.result()
                 self._cache.put(key, row, row.nbytes)
 
     def _start_batches(self) -> None:
         """One batch for each idle thread."""
-        while self._waiting and self._n_running < self._config.threads:
-            batch = select_batch(self._waiting, self._clock.now(), self._config.max_batch_tokens,
-                                 self._config.max_batch_wait_s)
-            for text in batch:
-                del self._waiting[text]
-            try:
-                running = asyncio.get_running_loop().run_in_executor(
-                    self._threads, self._model.encode, [text.ids for text in batch])
-            except RuntimeError:  # closed
-                _fail(batch, NoEmbedder("the embedder is closed"))
+        while len(self._queue) and self._n_running < self._config.threads:
+            for text in self._queue.drop_expired(self._clock.now()):
+                self.counts.n_expired += 1
+                text.fail(EmbeddingExpired("the deadline passed before the text was embedded"))
+            batch = self._queue.take_batch()
+            if batch is not None and not self._start(batch):
                 return
-            self._n_running += 1
-            running.add_done_callback(partial(self._finish_batch, batch))
 
-    def _finish_batch(self, batch: list[_Text], running: "asyncio.Future[Floats]") -> None:
+    def _start(self, batch: Batch[_Text]) -> bool:
+        loop = asyncio.get_running_loop()
+        try:
+            running = loop.run_in_executor(self._threads, self._model.encode, [text.ids for text in batch.texts])
+        except RuntimeError:
+            self._queue.finish(batch, 0.0)
+            for text in batch.texts:
+                text.fail(NoEmbedder("the embedder is closed"))
+            return False
+        run = _Run(batch, self._clock.now())
+        if batch.overrun_s < inf:
+            run.watch = loop.call_later(batch.overrun_s, self._abandon, run)
+        self._n_running += 1
+        self.counts.add_batch(batch)
+        running.add_done_callback(partial(self._finish_batch, run))
+        return True
+
+    def _abandon(self, run: _Run) -> None:
+        """A batch overruns: run its texts alone on another thread."""
+        if self._n_abandoned >= MAX_ABANDONED:
+            return
+        run.is_abandoned = True
+        self._n_abandoned += 1
         self._n_running -= 1
-        self.n_batches += 1
-        self.n_embedded += len(batch)
-        failed = running.cancelled() or running.exception()
-        if failed:
-            _fail(batch, NoEmbedder(f"the model failed: {type(failed).__name__}"))
-        else:
-            now = self._clock.now()
-            for text, row in zip(batch, running.result(), strict=True):
-                self._pace.add_sample(now - text.queued_at)
-                if not text.vector.done():
-                    text.vector.set_result(row)
+        self._queue.finish(run.batch, self._clock.now() - run.began_at)
+        self._isolate(run.batch)
         self._start_batches()
 
+    def _isolate(self, batch: Batch[_Text]) -> None:
+        """Split a broken batch; remember a text that broke alone."""
+        if len(batch.texts) == 1:
+            self._suspects[batch.texts[0].key] = None
+            if len(self._suspects) > MAX_SUSPECTS:
+                del self._suspects[next(iter(self._suspects))]
+            return
+        self.counts.n_splits += 1
+        self._queue.split([text for text in batch.texts if text.is_wanted])
+
+    def _finish_batch(self, run: _Run, running: "asyncio.Future[Floats]") -> None:
+        batch, now = run.batch, self._clock.now()
+        if run.watch is not None:
+            run.watch.cancel()
+        if run.is_abandoned:
+            self._n_abandoned -= 1
+        else:
+            self._n_running -= 1
+            self._queue.finish(batch, now - run.began_at)
+        failed = running.cancelled() or running.exception()
+        if failed:
+            self._fail_batch(run, TextNotEncodable(f"the model failed: {type(failed).__name__}"))
+        else:
+            for text, row in zip(batch.texts, running.result(), strict=True):
+                self._pace.add_sample(now - text.queued_at)
+                self._queue.discard(text)
+                text.resolve(row)
+        self._start_batches()
+
+    def _fail_batch(self, run: _Run, why: NoEmbedder) -> None:
+        if run.is_abandoned and len(run.batch.texts) > 1:
+            return  # its texts run alone
+        self._isolate(run.batch)
+        if len(run.batch.texts) == 1:
+            run.batch.texts[0].fail(why)
+
     def __repr__(self) -> str:
-        return (f"<BatchedEmbedder {self.id}: {self.n_embedded} texts in {self.n_batches} batches, "
-                f"{len(self._waiting)} waiting>")
+        return (f"<BatchedEmbedder {self.id}: {self.counts.n_texts} texts in {self.counts.n_batches} batches, "
+                f"{len(self._queue)} waiting>")
 
 
 def _cache_key(text: str) -> bytes:
     """Ignores line ends, the form of accents, and the amount of white space, as most tokenizers of such models do."""
     return " ".join(normalize_text(text).split()).encode()
-
-
-def _fail(batch: list[_Text], why: NoEmbedder) -> None:
-    for text in batch:
-        if not text.vector.done():
-            text.vector.set_exception(NoEmbedder(*why.args))
 
 
 def vector_from_bytes(row: bytes) -> Floats:

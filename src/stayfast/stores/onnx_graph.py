@@ -7,8 +7,8 @@ lines of ONNX graph with the weights as constants; onnxruntime quantizes them to
     6 times:  q, k, v = x Wqkv;  a = softmax(q k^T / sqrt(d)) v;  x = LayerNorm(x + a Wo);  x = LayerNorm(x + gelu(x Wi) Wp)
     vector = mean over tokens, of length 1
 
-Query, key and value are one product. The texts of a batch have the same number of tokens, so there is no padding or mask.
-Input `ids` is int64 [texts, tokens], output `vector` float32 [texts, dims].
+Query, key and value are one product. Padding gets a score of -1e9 in each softmax, and no part of the mean. Inputs `ids` and
+`attention_mask` (1: a token, 0: padding) are int64 [texts, tokens], output `vector` is float32 [texts, dims].
 Source: the model cards of sentence-transformers; Devlin et al., "BERT" (2018).
 When wrong: supports BERT with the mean over tokens only. Other models need an ONNX file.
 """
@@ -28,6 +28,7 @@ from onnx import TensorProto, helper, numpy_helper
 from stayfast.stores.safetensors import read_safetensors
 
 Floats = NDArray[np.float32]
+MASK = "attention_mask"
 _OPSET, _IR_VERSION = 20, 9
 
 
@@ -62,6 +63,7 @@ class _Graph:
         self.weights = weights
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
+        self.padding = ""  # name of the scores that are added: 0 for a token, -1e9 for padding; [texts, 1, 1, tokens]
 
     def add(self, kind: str, *inputs: str, n: int = 1, **attributes: Any) -> str:
         """Add a node; returns the name of its first output. Further outputs are named .1, .2."""
@@ -92,8 +94,8 @@ class _Graph:
         heads = self.add("Transpose", self.add("Reshape", qkv, "heads"), perm=[2, 0, 3, 1, 4])
         split = self.add("Split", heads, n=3, axis=0, num_outputs=3)
         q, k, v = (self.add("Squeeze", output, "axis0") for output in (split, f"{split}.1", f"{split}.2"))
-        scores = self.add("MatMul", q, self.add("Transpose", k, perm=[0, 1, 3, 2]))
-        attention = self.add("Softmax", self.add("Mul", scores, "scale"), axis=-1)
+        scores = self.add("Mul", self.add("MatMul", q, self.add("Transpose", k, perm=[0, 1, 3, 2])), "scale")
+        attention = self.add("Softmax", self.add("Add", scores, self.padding), axis=-1)
         context = self.add("MatMul", attention, v)
         context = self.add("Reshape", self.add("Transpose", context, perm=[0, 2, 1, 3]), "merged")
         context = self.add_dense(context, f"{at}.attention.output.dense")
@@ -111,9 +113,9 @@ def build_graph(folder: Path) -> onnx.ModelProto:
         _encode(graph)
     except KeyError as missing:
         raise ValueError(f"{folder}/model.safetensors has no weights named {missing}") from None
-    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["texts", "tokens"])
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["texts", "tokens"]) for name in ("ids", MASK)]
     vector = helper.make_tensor_value_info("vector", TensorProto.FLOAT, ["texts", shape.n_dims])
-    whole = helper.make_graph(graph.nodes, "encoder", [ids], [vector], graph.constants)
+    whole = helper.make_graph(graph.nodes, "encoder", inputs, [vector], graph.constants)
     model = helper.make_model(whole, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
     onnx.checker.check_model(model)
     return model
@@ -133,11 +135,17 @@ def _encode(graph: _Graph) -> None:
     n_tokens = graph.add("Shape", "ids", start=1, end=2)
     positions = graph.add("Slice", position, "axis0", n_tokens, "axis0")
     x = graph.add_layer_norm(graph.add("Add", graph.add("Gather", word, "ids"), positions), "embeddings.LayerNorm")
+    graph.add_constant("one", np.array(1.0, dtype=np.float32))
+    graph.add_constant("most", np.array(1e9, dtype=np.float32))
+    graph.add_constant("axes12", np.array([1, 2], dtype=np.int64))
+    graph.add_constant("axis2", np.array([2], dtype=np.int64))
+    mask = graph.add("Cast", MASK, to=TensorProto.FLOAT)
+    graph.padding = graph.add("Mul", graph.add("Sub", graph.add("Unsqueeze", mask, "axes12"), "one"), "most")
     for number in range(graph.shape.n_layers):
         x = graph.add_layer(x, f"encoder.layer.{number}")
-    mean = graph.add("ReduceMean", x, "axis1", keepdims=0)
-    length = graph.add("ReduceL2", mean, "axis1", keepdims=1)
-    graph.nodes.append(helper.make_node("Div", [mean, length], ["vector"], name="vector"))
+    whole = graph.add("ReduceSum", graph.add("Mul", x, graph.add("Unsqueeze", mask, "axis2")), "axis1", keepdims=0)
+    length = graph.add("ReduceL2", whole, "axis1", keepdims=1)
+    graph.nodes.append(helper.make_node("Div", [whole, length], ["vector"], name="vector"))
 
 
 def write_graph(folder: Path, graph: Path, named: str) -> None:

@@ -27,6 +27,7 @@ class OneVector:
     """An encoder that has the same vector for all texts."""
 
     id = "encoder"
+    can_pad = True
     n_dims = 4
 
     def tokenize(self, text: str) -> tuple[list[int], bool]:
@@ -57,7 +58,7 @@ def test_question_is_encoded_once_by_cache_and_classifier(tmp_path: Path) -> Non
         assert vectors.question_vector(request) is not None
         found = await classifier.classify("where is\nmy card?")
         assert (found.label, found.is_mixed) == ("cash", True)
-        assert (encoder.n_embedded, vectors.n_computed) == (1, 1)
+        assert (encoder.counts.n_texts, vectors.n_computed) == (1, 1)
         assert sink.facts_of(TextClassified) == [TextClassified("c", "cash", "second")]
         encoder.close()
     run(main)

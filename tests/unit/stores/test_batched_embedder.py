@@ -20,6 +20,7 @@ class Words:
 
     id = "words"
     n_dims = 2
+    can_pad = True
 
     def __init__(self) -> None:
         self.batches: list[list[list[int]]] = []

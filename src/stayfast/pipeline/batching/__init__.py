@@ -1,0 +1,1 @@
+"""Embeddings and rerank by the encoder in this process."""

@@ -1,0 +1,1 @@
+"""Batches for encoders: which texts share one, what one costs, and who is refused."""
