@@ -33,7 +33,8 @@ def write_text(path: Path, n_chars: int = 1_200) -> str:
 def test_quantise_writes_a_checked_model_that_a_plan_uses(model: Path, tmp_path: Path,
                                                           capsys: pytest.CaptureFixture[str]) -> None:
     questions = tmp_path / "q.yaml"
-    questions.write_text("- {question: Hi, regex: '^[a-z]*$', max_tokens: 4}\n- {question: Hi, expected: x, max_tokens: 4}\n")
+    questions.write_text("- {question: Hi, regex: '^[a-z]*$', max_tokens: 4}\n"
+                         "- {question: Hi, expected: x, max_tokens: 4}\n")
     status = main(["quantise", str(model), "--to", "q8_0", "--text", write_text(tmp_path / "text.txt"), "--questions",
                    str(questions), "--threads", "1"])
     printed = capsys.readouterr()
@@ -50,7 +51,7 @@ def test_quantise_writes_a_checked_model_that_a_plan_uses(model: Path, tmp_path:
     for words in ("small.f16.gguf -> small.q8_0.gguf", "KV cache of a token", "1 of 2", "183",
                   "Verdict: inconclusive", f"Report: {target}.json"):
         assert words in printed.out
-    assert all(len(line) <= 100 for line in printed.out.splitlines() if not line.startswith("Report"))
+    assert all(len(line) <= 80 for line in printed.out.splitlines() if not line.startswith("Report"))
     for file in (model, target):
         assert main(["plan", "--model", str(file), "--memory", "2GB", "--bandwidth", "100GB/s"]) == 0
         plan = capsys.readouterr().out

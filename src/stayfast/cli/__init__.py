@@ -19,13 +19,14 @@ exit status:
   0    success; for `serve`: every running answer was finished
   1    `serve` cut answers off at shutdown; a check found a problem;
        `doctor` found something to change; `plan`: the replay does not
-       reproduce the log
-  2    wrong usage; `doctor`, `top`: no data
+       reproduce the log; `quantise`: the loss exceeds a bound
+  2    wrong usage; `doctor`, `top`: no data; `quantise`: nothing written
   3    the address is in use or not available
   4    the workers cannot be started
   5    nothing to do: `cache purge` found no answer, `warm` found no cacheable
        question, `prove` has no data for a proof, `plan` has too little traffic
-  6    `prove`: no claim falls short, but one is inconclusive
+  6    `prove`: no claim falls short, but one is inconclusive; `quantise`:
+       the check is inconclusive or failed
   78   the settings are invalid
 """
 

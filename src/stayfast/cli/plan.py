@@ -95,7 +95,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _plan_model(arguments: argparse.Namespace, sizes: tuple[float | None, float | None],
                 n_live: float) -> tuple[MemoryPlan | None, list[QuantisedMemory]]:
-    """The memory of the model, and what is known of it quantised. sizes: memory and bandwidth. Raises ValueError, OSError."""
+    """The memory of the model, and what is known of it quantised. sizes: memory, bandwidth. Raises ValueError, OSError."""
     if arguments.model is None:
         return None, []
     memory_bytes, bandwidth = sizes

@@ -18,7 +18,8 @@ def format_report(report: QuantiseReport) -> str:
     lines = [*_memory(report), *(_speed(report.speed) if report.speed is not None else ()),
              *(_accuracy(report.accuracy) if report.accuracy is not None else ()),
              *(_questions(report.questions) if report.questions is not None else ()), *_verdict(report)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(part.rstrip() for line in lines for part in textwrap.wrap(
+        line, COLUMNS, subsequent_indent=" " * 24, drop_whitespace=False, break_on_hyphens=False)) + "\n"
 
 
 def format_change(report: QuantiseReport) -> str:

@@ -40,7 +40,8 @@ def test_use_measured_speed_smaller_ratio_takes_the_place_of_the_assumed_one() -
 
 
 @pytest.mark.parametrize("report", [
-    make_example(verdict=QuantiseVerdict.INCONCLUSIVE), make_example(verdict=QuantiseVerdict.EXCEEDS), make_example(speed=None)])
+    make_example(verdict=QuantiseVerdict.INCONCLUSIVE), make_example(verdict=QuantiseVerdict.EXCEEDS),
+    make_example(speed=None)])
 def test_use_measured_speed_without_a_proof_stays_assumed(report: QuantiseReport) -> None:
     changes = parse_changes(["quantise"])
     assert use_measured_speed(changes, plan(report)) == changes

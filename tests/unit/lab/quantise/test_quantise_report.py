@@ -59,7 +59,7 @@ def test_write_report_is_read_and_found_from_both_models(tmp_path: Path) -> None
 
 def test_format_report_has_each_figure_with_its_interval() -> None:
     text = format_report(make_example())
-    for words in ("m.f16.gguf -> m.q4_0.gguf", "1000 MB", "300 MB", "30%", "+1.00% [+0.50%, +1.50%]",
+    for words in ("m.f16.gguf -> m.q4_0.gguf", "1.00 GB", "300 MB", "30%", "+1.00% [+0.50%, +1.50%]",
                   "0.01000 [0.00500, 0.01500] nats", "x 1.60 [1.50, 1.70]", "2 lost, 1 gained", "Verdict: holds"):
         assert words in text, text
     assert format_change(make_example()) == ("perplexity +1.00% [+0.50%, +1.50%], KL 0.0100 [0.0050, 0.0150] nats, 2 of 400 "
