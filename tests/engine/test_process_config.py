@@ -99,7 +99,7 @@ def test_engine_command_leaves_one_core() -> None:
     assert json.loads(launch) == {"model": "/m.gguf", "host": "127.0.0.1", "port": 23_456, "n_slots": 3,
                                   "n_threads": max(1, n_cores() - 1), "ctx_per_slot": 2048, "prompt_cache_mib": 256,
                                   "temperature": None, "alias": "m", "task": "generate", "pooling": "last",
-                                  "cache_type_k": "f16", "cache_type_v": "f16"}
+                                  "cache_type_k": "f16", "cache_type_v": "f16", "slots_folder": None}
 
 
 def test_engine_tiny_model_has_low_temperature() -> None:

@@ -1,4 +1,4 @@
-"""Slots of the real child, on random weights: conversations find their slot, answers run together, slots survive a restart."""
+"""Slots of the real child, on random weights: conversations return, answers run together, a restart loses nothing."""
 
 import asyncio
 import json

@@ -7,7 +7,6 @@ SAVE_WITHIN_S.
 """
 
 import asyncio
-import os
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -62,8 +61,7 @@ class SlotFiles:
             self._clear()
             async with asyncio.timeout(SAVE_WITHIN_S):
                 blocks = await self._save_each(host, port, slots)
-            with open(self._index, "wb", opener=_open_private) as file:
-                file.write(msgspec.json.encode(_Index(self._key, blocks)))
+            _write_private(self._index, msgspec.json.encode(_Index(self._key, blocks)))
 
     async def _save_each(self, host: str, port: int, slots: SlotMap | None) -> dict[int, list[int]]:
         n_bytes, blocks = 0, {}
@@ -99,8 +97,10 @@ class SlotFiles:
                 path.unlink(missing_ok=True)
 
 
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+def _write_private(path: Path, data: bytes) -> None:
+    """A new file for this user alone."""
+    path.touch(0o600)
+    path.write_bytes(data)
 
 
 async def _post(host: str, port: int, path: str, body: dict[str, str]) -> tuple[int, bytes]:

@@ -28,7 +28,7 @@ from stayfast.lab.harness.intervals import ratio_interval
 from stayfast.lab.harness.processes import MODEL, Processes
 from stayfast.lab.load.stats import ExactDistribution
 
-HIT_SHARE, CUT = 0.80, 0.60
+HIT_SHARE, CUT, FEWER = 0.80, 0.60, 0.25
 BY_PREFIX, OWN_CHOICE, NO_CACHE = "slots by prefix", "the engine's own choice", "no cache"
 N_CHATS: Final = 6
 N_SLOTS: Final = 8
@@ -51,8 +51,9 @@ class PrefixChatClaim:
 
     name = "prefix-chat"
     statement = ("In chats with common instructions, whose histories grow longer than these, the embedded engine reads at "
-                 f"least {HIT_SHARE:.0%} of its prompt tokens from its slots. The median first token comes at least "
-                 f"{CUT:.0%} sooner than with the engine's own choice of slots, and than without a cache.")
+                 f"least {HIT_SHARE:.0%} of its prompt tokens from its slots, and computes at least {FEWER:.0%} fewer than "
+                 f"with its own choice of slots. The median first token comes at least {CUT:.0%} sooner than without a "
+                 "cache.")
 
     async def run(self, conditions: Conditions) -> ClaimResult:
         if fault := find_engine_fault():
@@ -119,10 +120,14 @@ def _figures(found: Mapping[str, list[StreamedAnswer]]) -> list[Figure]:
     waits_s = {arm: [one.ttft_s for one in answers] for arm, answers in found.items()}
     figures = [Figure.exact(f"prompt tokens read from the cache, {BY_PREFIX}", 100 * shares[BY_PREFIX], "%", 100 * HIT_SHARE,
                             Sense.AT_LEAST)]
-    for arm in (OWN_CHOICE, NO_CACHE):
+    computed = {arm: sum(one.n_prompt - one.n_cached for one in answers) for arm, answers in found.items()}
+    figures.append(Figure.exact(f"prompt tokens computed, fewer than with {OWN_CHOICE}",
+                                100 * (1 - ratio(computed[BY_PREFIX], computed[OWN_CHOICE])), "%", 100 * FEWER,
+                                Sense.AT_LEAST))
+    for arm, goal in ((OWN_CHOICE, None), (NO_CACHE, CUT)):
         medians = [ExactDistribution(waits_s[one]).quantile(0.5) for one in (BY_PREFIX, arm)]
         low, high = ratio_interval(waits_s[BY_PREFIX], waits_s[arm], 0.5, is_paired=False)
-        figures.append(Figure.percent(f"TTFT p50, less than with {arm}", 1 - medians[0] / medians[1], CUT, Sense.AT_LEAST,
+        figures.append(Figure.percent(f"TTFT p50, less than with {arm}", 1 - medians[0] / medians[1], goal, Sense.AT_LEAST,
                                       (1 - high, 1 - low)))
     figures += [Figure.exact(f"prompt tokens read from the cache, {OWN_CHOICE}", 100 * shares[OWN_CHOICE], "%")]
     for arm, waits in waits_s.items():
