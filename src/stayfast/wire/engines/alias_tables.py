@@ -16,7 +16,7 @@ TensorRT-LLM and the custom metrics of Triton's TensorRT-LLM backend; the metric
 shows none of the names of a figure does not have it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
 EngineKind = Literal["vllm", "sglang", "llamacpp", "trtllm", "tgi"]
@@ -39,9 +39,16 @@ class AliasTable(NamedTuple):
     @property
     def all_names(self) -> frozenset[str]:
         """Names on the page, without labels; histograms as their buckets."""
-        listed = [name for part in (self.gauges, self.shares, self.counters) for names in part.values() for name in names]
-        buckets = [f"{name}_bucket" for names in self.histograms.values() for name in names]
-        return frozenset([name.partition("{")[0].partition("[")[0] for name in listed] + buckets) | frozenset(self.marks)
+        figures = [*self.gauges, *self.shares, *self.counters, *self.histograms]
+        return self.names_of(figures) | frozenset(self.marks)
+
+    def names_of(self, figures: Iterable[str]) -> frozenset[str]:
+        """Names on the page of some figures."""
+        wanted = frozenset(figures)
+        listed = [form.partition("{")[0].partition("[")[0] for part in (self.gauges, self.shares, self.counters)
+                  for figure, forms in part.items() if figure in wanted for form in forms]
+        buckets = [f"{name}_bucket" for figure, names in self.histograms.items() if figure in wanted for name in names]
+        return frozenset(listed + buckets)
 
 
 _VLLM_LOAD: Final[Names] = {
@@ -90,6 +97,7 @@ _LLAMA_COUNTERS: Final[Names] = {
     "n_draft_tokens": ("llamacpp:spec_decode_num_draft_tokens_total",),
     "n_accepted": ("llamacpp:spec_decode_num_accepted_tokens_total",),
     "n_computed_tokens": ("llamacpp:prompt_tokens_total",),  # without those of the prompt cache
+    "n_cached_tokens": ("llamacpp:prompt_tokens_cached_total",),
     "prefill_s": ("llamacpp:prompt_seconds_total",),
     "n_output_tokens": ("llamacpp:tokens_predicted_total",),
     "token_gaps_s": ("llamacpp:tokens_predicted_seconds_total",), "n_token_gaps": ("llamacpp:tokens_predicted_total",),
