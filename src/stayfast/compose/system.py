@@ -301,7 +301,8 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     return System(settings, gateway, registry, prober, observers.aggregate, observers.signals.board, open_stores, turns,
                   credentials, embedding=embeds, leases=observers.leases,
                   refresher=make_refresher(named, registry, clock, sink), passthrough=passing, jobs=jobs,
-                  effective=effective, snapshots=observers.snapshots, keys=keys.live if keys is not None else None, classifiers=classifiers, files=files)
+                  effective=effective, snapshots=observers.snapshots,
+                  keys=keys.live if keys is not None else None, classifiers=classifiers, files=files)
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,

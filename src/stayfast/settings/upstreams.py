@@ -143,11 +143,7 @@ class HttpUpstream:
                 raise ValueError(f"service_tiers must be among {', '.join(SPEEDS)}, not {tier}")
         self._check_apis()
         check_headers(self.headers)
-        if self.engine_metrics != "off" and (self.kind != "openai" or self._is_hosted(row)):
-            raise ValueError(f"engine_metrics must be off for {self.host}: only engines of your own have /metrics")
-        if self.metrics_url and self.engine_metrics == "off":
-            raise ValueError("metrics_url has no effect where engine_metrics is off")
-        object.__setattr__(self, "metrics_url", self.metrics_url.rstrip("/"))
+        self._check_metrics(row)
         if self.credentials is not None:
             self._check_credentials(self.credentials)
         else:
@@ -190,6 +186,13 @@ class HttpUpstream:
         """Of its address; empty if neither `region` nor the host names it."""
         named = fullmatch(r"bedrock-runtime(-fips)?\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?", self.host)
         return self.region or (named[2] if named is not None else "")
+
+    def _check_metrics(self, row: ProviderRow) -> None:
+        if self.engine_metrics != "off" and (self.kind != "openai" or self._is_hosted(row)):
+            raise ValueError(f"engine_metrics must be off for {self.host}: only engines of your own have /metrics")
+        if self.metrics_url and self.engine_metrics == "off":
+            raise ValueError("metrics_url has no effect where engine_metrics is off")
+        object.__setattr__(self, "metrics_url", self.metrics_url.rstrip("/"))
 
     def _check_apis(self) -> None:
         allowed = NATIVE_APIS[self.kind]

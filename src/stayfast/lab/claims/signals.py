@@ -1,10 +1,10 @@
 """The signals of self-hosted engines are what their pages show, in every version, and unknown where they show nothing.
 
 Two pages of each engine and version (`lab.engine_pages`) are read as the gateway reads them; every field of the signals is
-compared with what the pages show, also those that must be unknown. Then each figure is taken away: the lines of its names are
-left out, and it must be unknown, never 0. At last the production scraper and publisher run with three
-workers over real sockets: each worker's board must have the reading, from one fetch of each page, and no worker may show it
-after three intervals.
+compared with what the pages show, also those that must be unknown. Then each figure is taken away: the lines of its names
+are left out, and it must be unknown, never 0. At last the production scraper and publisher run with three workers over real
+sockets: each worker's board must have the reading, from one fetch of each page, and no worker may show it after three
+intervals.
 
 When wrong: the pages of all engines but llama.cpp are written from documentation, so a name that an engine spells otherwise
 than its documents is not found here; the GPU check reads a real vLLM.

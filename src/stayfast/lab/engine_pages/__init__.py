@@ -1,8 +1,8 @@
 """Metrics pages of engines, two of each 10 s apart, and what they show, computed by hand.
 
 Of llama.cpp b11549 the pages are recordings of the embedded engine. The others are written from the names, types and help
-texts of the engines' documentation and sources, with figures of our own: no GPU was at hand. `.json`: what the engine reports
-beside its metrics (`wire.engines.load_report`).
+texts of the engines' documentation and sources, with figures of our own: no GPU was at hand. `.json`: what the engine
+reports beside its metrics (`wire.engines.load_report`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -81,7 +81,7 @@ def recorded_pages() -> Iterator[RecordedPage]:
         file, is_bare = name.partition(" ")[0], " " in name
         texts = [_read(f"{file}.{when}") for when in ("before.txt", "after.txt")]
         reports = [None if is_bare else _read(f"{file}.{when}") for when in ("before.json", "after.json")]
-        yield RecordedPage(name, texts[0] or "", texts[1] or "", *reports, shown)
+        yield RecordedPage(name, texts[0] or "", texts[1] or "", reports[0], reports[1], shown)
 
 
 def _read(name: str) -> str | None:

@@ -67,8 +67,9 @@ def live_upstreams(span: Span, states: Iterable[UpstreamGauges], quota_left: Map
             state.name, rps=part.n_attempts / span.seconds, in_flight=state.in_flight, waiting=state.waiting,
             limit=state.limit, limit_why=shorten(state.limit_why), breaker=state.breaker,
             why=shorten(state.suspended_why or (state.breaker_why if state.breaker != "closed" else "")),
-            bound_by=bounds.get(state.name, ""), suspended_s=state.suspended_s, failed_ratio=_share(n_faults, part.n_attempts),
-            ttft_s=spread_of(part.attempt_s), quota_left=quota_left.get(state.name),
+            bound_by=bounds.get(state.name, ""), suspended_s=state.suspended_s,
+            failed_ratio=_share(n_faults, part.n_attempts), ttft_s=spread_of(part.attempt_s),
+            quota_left=quota_left.get(state.name),
             stalls_per_min=part.n_stalls * 60 / span.seconds,
             heat=_heat_rows(_add_up(span.heat.get(key, {}) for key in keys))))
     return sorted(rows, key=lambda row: (-row.rps, -row.in_flight, row.name))
