@@ -1,8 +1,8 @@
 """The names of the metrics of self-hosted engines, by engine and version.
 
 Problem: names change between versions, and a reader of one version's names finds nothing on the page of another, which looks
-like an idle engine. Rule: one table for each engine and version, with a tuple of names for each figure, of which the first on
-the page counts. A page belongs to the first table with a mark on it, else to the first one with any of its names. A name has
+like an idle engine. Rule: one table for each engine and version, with a tuple of names for each figure, of which the first
+on the page counts. A page belongs to the first table with a mark on it, else to the first one with any of its names. A name has
 one of three forms:
 
     NAME                  the values of all its series
@@ -153,7 +153,8 @@ TABLES: Final = (
         {"kv_used_ratio": ("trtllm_kv_cache_utilization",), "kv_hit_ratio": ("trtllm_kv_cache_hit_rate",),
          "block_tokens": ("trtllm_kv_cache_tokens_per_block",),
          "spec_accepted_length": ("trtllm_spec_decode_acceptance_length",)},
-        {"n_block_hits": ("trtllm_kv_cache_reused_blocks_total",), "n_block_misses": ("trtllm_kv_cache_missed_blocks_total",),
+        {"n_block_hits": ("trtllm_kv_cache_reused_blocks_total",),
+         "n_block_misses": ("trtllm_kv_cache_missed_blocks_total",),
          "n_draft_tokens": ("trtllm_spec_decode_drafted_tokens_total", "trtllm_spec_decode_num_draft_tokens_total"),
          "n_accepted": ("trtllm_spec_decode_accepted_tokens_total", "trtllm_spec_decode_num_accepted_tokens_total"),
          "n_prompt_tokens": ("trtllm_prompt_tokens_total",), "n_cached_tokens": ("trtllm_prompt_cached_tokens_total",),
