@@ -4,8 +4,8 @@ engine's tokenizer.
     upstreams: {gpu-0: {kind: vllm, base_url: "http://10.0.0.7:8000"}, gpu-1: {kind: vllm, base_url: "http://10.0.0.8:8000"}}
     routes: {chat: [gpu-0, gpu-1]}
 
-Rule: a setting of the route always wins. Affinity needs several upstreams to choose from, and a route whose order is fixed or
-whose `prefix` is set has its own rule. `stayfast check --effective` shows these values with the source ENGINES.
+Rule: a setting of the route always wins. Affinity needs several upstreams to choose from, and a route whose order is fixed
+or whose `prefix` is set has its own rule. `stayfast check --effective` shows these values with the source ENGINES.
 """
 
 from collections.abc import Iterator
@@ -20,16 +20,16 @@ ENGINES: Final = "default of routes whose upstreams are all engines of your own"
 def apply_engine_defaults(tree: YamlMapping) -> None:
     """Set what the engines of a route's upstreams suggest and the route does not set. After `apply_providers`."""
     rows = dict(_engine_rows(tree))
-    routes = entries_at(tree, "routes")
-    for name, node in routes.items():
+    for name in entries_at(tree, "routes"):
+        node = entries_at(tree, "routes")[name]
         named = _upstreams_of(node)
         own = [rows[one] for one in named if one in rows]
         if not own or len(own) < len(named):
             continue
         if len(set(named)) > 1 and all(row.has_prefix_cache for row in own) and not _has_own_rule(node):
-            node = _set_default(tree, name, node, ("affinity", "mode"), "prefix")
+            _set_default(tree, name, ("affinity", "mode"), "prefix")
         if all(row.counts_tokens for row in own):
-            _set_default(tree, name, node, ("context", "tokenizer"), "upstream")
+            _set_default(tree, name, ("context", "tokenizer"), "upstream")
 
 
 def _engine_rows(tree: YamlMapping) -> Iterator[tuple[str, ProviderRow]]:
@@ -53,16 +53,15 @@ def _has_own_rule(route: Node) -> bool:
     return isinstance(route, YamlMapping) and any(name in route.entries for name in ("pick", "prefix", "tiers"))
 
 
-def _set_default(tree: YamlMapping, name: str, route: Node, path: tuple[str, str], text: str) -> Node:
-    """The route's node, which becomes a mapping if it was a list of upstreams."""
-    if isinstance(route, YamlList):
-        mapping = YamlMapping(route.location, {"upstreams": YamlEntry(route.location, route)})
-        routes = tree.entries["routes"].value
-        assert isinstance(routes, YamlMapping)
-        routes.entries[name] = YamlEntry(routes.entries[name].location, mapping)
-        route = mapping
-    assert isinstance(route, YamlMapping)
+def _set_default(tree: YamlMapping, name: str, path: tuple[str, str], text: str) -> None:
+    """Set what the route does not set. A list of upstreams becomes a mapping that has it."""
+    routes = tree.entries["routes"].value
+    assert isinstance(routes, YamlMapping)
+    entry = routes.entries[name]
+    route = entry.value
+    if not isinstance(route, YamlMapping):
+        route = YamlMapping(route.location, {"upstreams": YamlEntry(route.location, route)})
+        routes.entries[name] = YamlEntry(entry.location, route)
     part = route.entries.get(path[0])
     if part is None or (isinstance(part.value, YamlMapping) and path[1] not in part.value.entries):
         route.set_scalar(path, text, ENGINES)
-    return route

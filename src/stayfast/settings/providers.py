@@ -34,7 +34,8 @@ class ProviderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default key. key_header: empty: of the kind. credentials: that are used without a key, if its variable is not set. paths:
     by API, instead of the usual ones. service_tiers: its words
     for the speeds of policy.tiers. health_paths: at the root of its address, the newest version's first; 200: it serves.
-    has_prefix_cache: of prompts, which `affinity` uses. counts_tokens: it has `/tokenize` for messages. price_list: its rows in price_table.json, for hosts that match price_hosts.
+    has_prefix_cache: of prompts, which `affinity` uses. counts_tokens: it has `/tokenize` for messages.
+    price_list: its rows in price_table.json, for hosts that match price_hosts.
     """
 
     kind: Protocol

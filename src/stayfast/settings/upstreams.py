@@ -151,11 +151,7 @@ class HttpUpstream:
                 raise ValueError(f"service_tiers must be among {', '.join(SPEEDS)}, not {tier}")
         self._check_apis()
         check_headers(self.headers)
-        if self.kind != "openai" or self._is_hosted(row):
-            self._check_not_engine()
-        if self.metrics_url and self.engine_metrics == "off":
-            raise ValueError("metrics_url has no effect where engine_metrics is off")
-        object.__setattr__(self, "metrics_url", self.metrics_url.rstrip("/"))
+        self._check_engine_settings(row)
         if self.credentials is not None:
             self._check_credentials(self.credentials)
         else:
@@ -179,12 +175,6 @@ class HttpUpstream:
             raise ValueError(f"base_url is missing: {self.provider or self.kind} has no common address")
         return url
 
-    def _check_not_engine(self) -> None:
-        if self.engine_metrics != "off":
-            raise ValueError(f"engine_metrics must be off for {self.host}: only engines of your own have /metrics")
-        if self.kv_events is not None:
-            raise ValueError(f"kv_events must be unset for {self.host}: only engines of your own publish them")
-
     def _check_credentials(self, credentials: Credentials) -> None:
         if self.key is not None and self.key.reveal():
             raise ValueError("credentials must not be set with key: choose one of them")
@@ -204,6 +194,16 @@ class HttpUpstream:
         """Of its address; empty if neither `region` nor the host names it."""
         named = fullmatch(r"bedrock-runtime(-fips)?\.([a-z0-9-]+)\.amazonaws\.com(\.cn)?", self.host)
         return self.region or (named[2] if named is not None else "")
+
+    def _check_engine_settings(self, row: ProviderRow) -> None:
+        if self.kind != "openai" or self._is_hosted(row):
+            if self.engine_metrics != "off":
+                raise ValueError(f"engine_metrics must be off for {self.host}: only engines of your own have /metrics")
+            if self.kv_events is not None:
+                raise ValueError(f"kv_events must be unset for {self.host}: only engines of your own publish them")
+        if self.metrics_url and self.engine_metrics == "off":
+            raise ValueError("metrics_url has no effect where engine_metrics is off")
+        object.__setattr__(self, "metrics_url", self.metrics_url.rstrip("/"))
 
     def _check_apis(self) -> None:
         allowed = NATIVE_APIS[self.kind]

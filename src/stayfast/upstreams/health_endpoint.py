@@ -1,9 +1,9 @@
-"""The health endpoint of an engine: whether its server runs. Not whether it is ready: vLLM's says yes while a first answer still
-compiles, so readiness is a real token (`pipeline.attempts.readiness`). What it can tell early is "no": a model that loads, or
-an engine that died.
+"""The health endpoint of an engine: whether its server runs. Not whether it is ready: vLLM's says yes while a first answer
+still compiles, so readiness is a real token (`pipeline.attempts.readiness`). What it can tell early is "no": a model that
+loads, or an engine that died.
 
-A path that a version does not have (404, 405, 501) is skipped for the next one: SGLang 0.5 has /ready, 0.4 only /health, which
-generates a token in steps of a second and needs more than 2 s.
+A path that a version does not have (404, 405, 501) is skipped for the next one: SGLang 0.5 has /ready, 0.4 only /health,
+which generates a token in steps of a second and needs more than 2 s.
 """
 
 from collections.abc import Sequence

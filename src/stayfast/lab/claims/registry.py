@@ -35,6 +35,7 @@ from stayfast.lab.claims.prefix import PrefixClaim
 from stayfast.lab.claims.prefix_chat import PrefixChatClaim
 from stayfast.lab.claims.quota import QUOTA
 from stayfast.lab.claims.semantic import SemanticClaim
+from stayfast.lab.claims.signals import SignalsClaim
 from stayfast.lab.claims.silent import SilentClaim
 from stayfast.lab.claims.stalls import StallsClaim
 from stayfast.lab.claims.storm import Storm
@@ -58,5 +59,5 @@ def claims() -> dict[str, Claim]:
                                 SemanticClaim(), TiersClaim(), ClassifyClaim(), TableClaim(), DietClaim(),
                                 BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
                                 DoctorClaim(), JobThroughput(), BoardClaim(), PlanClaim(), DEADLINE, TOOLS, PARTIAL,
-                                AGENT, EngineClaim(), PrefixChatClaim())
+                                AGENT, EngineClaim(), PrefixChatClaim(), SignalsClaim())
     return {claim.name: claim for claim in found}

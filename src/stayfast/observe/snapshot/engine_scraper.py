@@ -4,8 +4,9 @@ Every interval (5 s by default), a tenth earlier or later, so that many engines 
 over the last RATE_S at least, so that a quiet engine's are not made of one request. Growth of GPU memory is the median slope
 over an hour. After MAX_FAILED failures in a row the interval is RETRY_S. A cold start is a new start time of the engine's
 process, and lasts until the first page after it. Each reading is published as `EngineSignals`, for the policies of all
-workers, and judged by what the engine is bound; a missing page publishes nothing, so that signals become stale. Snapshots show
-stale figures, too, with their `age_s`. A page is parsed in pieces of a millisecond, between which requests are served.
+workers, and judged by what the engine is bound; a missing page publishes nothing, so that signals become stale. Snapshots
+show stale figures, too, with their `age_s`. A page is parsed in pieces of a millisecond, between which requests are
+served.
 """
 
 import asyncio
@@ -55,8 +56,8 @@ async def publish_nothing(signals: EngineSignals) -> None:
 class EngineScraper:
     """One engine. For one event loop."""
 
-    __slots__ = ("_clock", "_cold_starts", "_count_queued", "_growth", "_interval_s", "_judge", "_kind", "_memory", "_n_failed", "_no_report_until",
-                 "_path", "_publish", "_readings", "_rng", "_source")
+    __slots__ = ("_clock", "_cold_starts", "_count_queued", "_growth", "_interval_s", "_judge", "_kind", "_memory",
+                 "_n_failed", "_no_report_until", "_path", "_publish", "_readings", "_rng", "_source")
 
     def __init__(self, kind: EngineKind | None, source: EnginePageSource, clock: Clock, rng: Rng, *,
                  publish: Publish = publish_nothing, count_queued: Callable[[], int] = int,

@@ -16,8 +16,8 @@ Gaps grow if they are GROWN times those at a half or less of the running request
 in HOLD readings in a row, except that a missing reading is unknown at once. "Queues": at least one request waits.
 Source: the runbook of "LLM Latency in Production: What Actually Moves the Needle"; vLLM preempts when no block is free, and
 does not start a prompt that finds too few.
-When wrong: readings are seconds old, so a burst shorter than HOLD of them is not found; memory that one long prompt waits for
-looks like prefill while less than 0.6 is used; an engine that shows no queue is never bound by its own work.
+When wrong: readings are seconds old, so a burst shorter than HOLD of them is not found; memory that one long prompt waits
+for looks like prefill while less than 0.6 is used; an engine that shows no queue is never bound by its own work.
 """
 
 from enum import StrEnum

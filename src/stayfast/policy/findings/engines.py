@@ -165,7 +165,7 @@ def find_decode_bound(snapshot: Snapshot) -> Iterable[Finding]:
                 change_settings("A smaller batch: each answer is quicker, and the gateway's queue is in order of priority.",
                                 {"upstreams": {row.name: {"limit": {"max": max(1, int(SMALLER_BATCH * running))}}}}),
                 *([SettingsChange("At the engine: no speculative decoding at this batch; drafts take the compute that it "
-                                  "lacks.")] if "spec_accepted_ratio" in engine or "spec_accepted_length" in engine else [])),
+                                  "lacks.")] if "spec_accepted_length" in engine else [])),
             verify=f'stayfast_engine_bound_by{{upstream="{row.name}",bound="decode"}} is 0; stayfast_tpot_seconds falls')
 
 
@@ -195,7 +195,7 @@ def find_low_limit(snapshot: Snapshot) -> Iterable[Finding]:
                       *([_figure(engine, "running")] if "running" in engine else []),
                       *([_figure(engine, "kv_used_ratio", "ratio")] if "kv_used_ratio" in engine else [])),
             do=(change,),
-            verify=f'stayfast_engine_bound_by{{upstream="{row.name}",bound="gateway"}} is 0; the engine\'s waiting stays near 0')
+            verify=f'stayfast_engine_bound_by{{upstream="{row.name}",bound="gateway"}} is 0, and none waits in the engine')
 
 
 def find_preemptions(snapshot: Snapshot) -> Iterable[Finding]:

@@ -1,8 +1,8 @@
 """The names of the metrics of self-hosted engines, by engine and version.
 
 Problem: names change between versions, and a reader of one version's names finds nothing on the page of another, which looks
-like an idle engine. Rule: one table for each engine and version, with a tuple of names for each figure, of which the first on
-the page counts. A page belongs to the first table with a mark on it, else to the first one with any of its names. A name has
+like an idle engine. Rule: one table for each engine and version, with a tuple of names for each figure, of which the first
+on the page counts. A page belongs to the first table with a mark on it, else to the first one with any of its names. A name has
 one of three forms:
 
     NAME                  the values of all its series
@@ -16,7 +16,7 @@ TensorRT-LLM and the custom metrics of Triton's TensorRT-LLM backend; the metric
 shows none of the names of a figure does not have it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
 EngineKind = Literal["vllm", "sglang", "llamacpp", "trtllm", "tgi"]
@@ -39,9 +39,16 @@ class AliasTable(NamedTuple):
     @property
     def all_names(self) -> frozenset[str]:
         """Names on the page, without labels; histograms as their buckets."""
-        listed = [name for part in (self.gauges, self.shares, self.counters) for names in part.values() for name in names]
-        buckets = [f"{name}_bucket" for names in self.histograms.values() for name in names]
-        return frozenset([name.partition("{")[0].partition("[")[0] for name in listed] + buckets) | frozenset(self.marks)
+        figures = [*self.gauges, *self.shares, *self.counters, *self.histograms]
+        return self.names_of(figures) | frozenset(self.marks)
+
+    def names_of(self, figures: Iterable[str]) -> frozenset[str]:
+        """Names on the page of some figures."""
+        wanted = frozenset(figures)
+        listed = [form.partition("{")[0].partition("[")[0] for part in (self.gauges, self.shares, self.counters)
+                  for figure, forms in part.items() if figure in wanted for form in forms]
+        buckets = [f"{name}_bucket" for figure, names in self.histograms.items() if figure in wanted for name in names]
+        return frozenset(listed + buckets)
 
 
 _VLLM_LOAD: Final[Names] = {
@@ -90,6 +97,7 @@ _LLAMA_COUNTERS: Final[Names] = {
     "n_draft_tokens": ("llamacpp:spec_decode_num_draft_tokens_total",),
     "n_accepted": ("llamacpp:spec_decode_num_accepted_tokens_total",),
     "n_computed_tokens": ("llamacpp:prompt_tokens_total",),  # without those of the prompt cache
+    "n_cached_tokens": ("llamacpp:prompt_tokens_cached_total",),
     "prefill_s": ("llamacpp:prompt_seconds_total",),
     "n_output_tokens": ("llamacpp:tokens_predicted_total",),
     "token_gaps_s": ("llamacpp:tokens_predicted_seconds_total",), "n_token_gaps": ("llamacpp:tokens_predicted_total",),
@@ -145,7 +153,8 @@ TABLES: Final = (
         {"kv_used_ratio": ("trtllm_kv_cache_utilization",), "kv_hit_ratio": ("trtllm_kv_cache_hit_rate",),
          "block_tokens": ("trtllm_kv_cache_tokens_per_block",),
          "spec_accepted_length": ("trtllm_spec_decode_acceptance_length",)},
-        {"n_block_hits": ("trtllm_kv_cache_reused_blocks_total",), "n_block_misses": ("trtllm_kv_cache_missed_blocks_total",),
+        {"n_block_hits": ("trtllm_kv_cache_reused_blocks_total",),
+         "n_block_misses": ("trtllm_kv_cache_missed_blocks_total",),
          "n_draft_tokens": ("trtllm_spec_decode_drafted_tokens_total", "trtllm_spec_decode_num_draft_tokens_total"),
          "n_accepted": ("trtllm_spec_decode_accepted_tokens_total", "trtllm_spec_decode_num_accepted_tokens_total"),
          "n_prompt_tokens": ("trtllm_prompt_tokens_total",), "n_cached_tokens": ("trtllm_prompt_cached_tokens_total",),

@@ -106,13 +106,15 @@ def compare_readings(before: EngineReading, after: EngineReading, seconds: float
 def _ratios(grown: Mapping[str, float]) -> dict[str, float]:
     """Shares and lengths. Of several ways to a figure the last one that is possible counts."""
     found: dict[str, float] = {}
-    blocks = {**grown, "n_blocks": grown.get("n_block_hits", 0.0) + grown.get("n_block_misses", 0.0)}
+    known = {**grown, "n_blocks": grown.get("n_block_hits", 0.0) + grown.get("n_block_misses", 0.0),
+             "n_all_tokens": grown.get("n_cached_tokens", 0.0) + grown.get("n_computed_tokens", 0.0)}
     for figure, part, whole in (("kv_hit_ratio", "n_block_hits", "n_blocks"),
+                                ("kv_hit_ratio", "n_cached_tokens", "n_all_tokens"),
                                 ("kv_hit_ratio", "n_cached_tokens", "n_prompt_tokens"),
                                 ("kv_hit_ratio", "n_prefix_hits", "n_prefix_tokens"),
                                 ("spec_accepted_ratio", "n_accepted", "n_draft_tokens")):
-        if blocks.get(whole) and part in blocks:
-            found[figure] = min(1.0, blocks[part] / blocks[whole])
+        if known.get(whole) and part in known:
+            found[figure] = min(1.0, known[part] / known[whole])
     if grown.get("n_drafts") and "n_accepted" in grown:
         found["spec_accepted_length"] = 1.0 + grown["n_accepted"] / grown["n_drafts"]
     if grown.get("n_skipped_tokens") and grown.get("n_output_tokens", 0.0) > grown["n_skipped_tokens"]:

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from stayfast.core.engine_signals import EngineSignals
 from stayfast.core.snapshot import ENGINE_FIGURES
 from stayfast.observe.snapshot.engine_scraper import (
     JITTER,
@@ -102,3 +103,60 @@ def test_merge_engines_the_freshest_figures_count() -> None:
     parts = [EngineParts({"a": {"running": 1.0, "age_s": 9.0}}), EngineParts(),
              EngineParts({"a": {"running": 2.0, "age_s": 1.0}, "b": {"running": 5.0, "age_s": 3.0}})]
     assert merge_engines(parts) == {"a": {"running": 2.0, "age_s": 1.0}, "b": {"running": 5.0, "age_s": 3.0}}
+
+
+def test_scraper_each_page_is_published_as_signals() -> None:
+    async def main(loop: SimLoop) -> list[EngineSignals]:
+        published: list[EngineSignals] = []
+
+        async def publish(signals: EngineSignals) -> None:
+            published.append(signals)
+
+        pages = Pages(lambda: vllm(queries=loop.now() * 100, hits=loop.now() * 40) if loop.now() < 12 else None)
+        task = asyncio.create_task(EngineScraper(None, pages, loop, Random(1), publish=publish).run())
+        await asyncio.sleep(60)
+        task.cancel()
+        return published
+
+    first, *_, last = run(main)
+    assert (first.kind, first.version, first.running, first.prefix_hit_ratio) == ("vllm", "0.33", 3, None)
+    assert last.prefix_hit_ratio == pytest.approx(0.4)
+    assert last.read_at < 12  # a missing page publishes nothing
+
+
+def test_scraper_engine_without_pages_is_bound_by_something_unknown() -> None:
+    """Queued requests in the gateway before an idle engine, until its pages end."""
+    async def main(loop: SimLoop) -> list[str]:
+        pages = Pages(lambda: f"{vllm()}vllm:num_requests_waiting 0\n" if loop.now() < 30 else None)
+        scraper = EngineScraper(None, pages, loop, Random(1), count_queued=lambda: 7)
+        task = asyncio.create_task(scraper.run())
+        bounds = []
+        for _ in range(2):
+            await asyncio.sleep(29)
+            bounds.append(scraper.bound.value)
+        task.cancel()
+        return bounds
+
+    assert run(main) == ["gateway", "unknown"]
+
+
+def test_scraper_long_page_is_parsed_in_pieces() -> None:
+    """Other tasks run while a page of half a megabyte is parsed."""
+    async def main(loop: SimLoop) -> int:
+        page = "vllm:num_requests_running 3\n" + "vllm:other_metric_total{engine=\"0\"} 1.0\n" * 15_000
+        n_turns = 0
+
+        async def count() -> None:
+            nonlocal n_turns
+            while True:
+                await asyncio.sleep(0)
+                n_turns += 1
+
+        counting = asyncio.create_task(count())
+        await asyncio.sleep(0)
+        before = n_turns
+        await EngineScraper(None, Pages(lambda: page), loop, Random(1)).scrape()
+        counting.cancel()
+        return n_turns - before
+
+    assert run(main) >= 8

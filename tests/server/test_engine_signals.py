@@ -1,0 +1,84 @@
+"""Signals of engines in a gateway with two workers: read once, known to both; the embedded engine's, too."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.server.gateway_process import running
+
+pytestmark = pytest.mark.sockets
+
+PAGE = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.25\n"
+
+
+class EnginePages:
+    """An engine that only has metrics, and the instants at which they were fetched."""
+
+    def __init__(self, page: bytes) -> None:
+        self.instants: list[float] = []
+        instants = self.instants
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                body = page if self.path == "/metrics" else b""
+                if self.path == "/metrics":
+                    instants.append(time.monotonic())
+                self.send_response(200 if body else 404)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Quiet."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture
+def pages() -> Iterator[EnginePages]:
+    found = EnginePages(PAGE)
+    yield found
+    found.server.shutdown()
+    found.server.server_close()
+
+
+def test_engine_signals_one_fetch_serves_all_workers(tmp_path: Path, pages: EnginePages) -> None:
+    settings = f"""\
+upstreams:
+  gpu: {{kind: vllm, base_url: "{pages.url}", probe: false}}
+  tiny: {{kind: embedded}}
+routes: {{m: [tiny], g: [gpu]}}
+metrics: {{engine_interval_s: 0.5}}
+server: {{drain_grace_s: 0}}
+"""
+    with running(tmp_path, 2, settings) as gateway:
+        known: dict[int, dict[str, dict[str, object]]] = {}
+        ends_at = time.monotonic() + 30
+        while time.monotonic() < ends_at and [len(one) for one in known.values()] != [2, 2]:
+            state = json.loads(gateway.get("/debug/state"))
+            known[state["worker"]] = {name: one["engine"] for name, one in state["upstreams"].items() if "engine" in one}
+            time.sleep(0.05)
+        n_before, began_at = len(pages.instants), time.monotonic()
+        time.sleep(3)
+        n_fetched, took_s = len(pages.instants) - n_before, time.monotonic() - began_at
+        metrics = gateway.get("/metrics").decode()
+    assert set(known) == {0, 1}
+    for one in known.values():
+        assert (one["gpu"]["kind"], one["gpu"]["running"], one["gpu"]["kv_used_ratio"]) == ("vllm", 3.0, 0.25)
+        assert "waiting_tokens" not in one["gpu"]  # unknown is not shown, and not 0
+        assert (one["tiny"]["kind"], one["tiny"]["waiting"], one["tiny"]["max_running"]) == ("llamacpp", 0.0, 4.0)
+    assert n_fetched <= took_s / 0.45 + 1  # of one worker
+    assert 'stayfast_engine_bound_by{upstream="gpu",bound="none"} 1' in metrics
+    assert 'stayfast_engine_bound_by{upstream="tiny",bound="memory"} 0' in metrics
