@@ -5,6 +5,7 @@ from typing import Any
 from stayfast.lab.doctor.recorded import GIB, spread, with_prompts, with_traffic, with_upstream
 from stayfast.lab.doctor.scene import Plant, Scene
 
+PREFIXES = frozenset({"north.prefixes"})
 ENGINE, PROMPTS, TTFT = frozenset({"north.engine"}), frozenset({"chat.prompts"}), frozenset({"chat.ttft"})
 CALM: dict[str, float] = {"running": 12.0, "waiting": 0.0, "kv_used_ratio": 0.45, "queue_p95_s": 0.01, "age_s": 3.0}
 QUEUE: dict[str, float] = {"running": 64.0, "waiting": 40.0, "queue_p95_s": 2.0}
@@ -28,7 +29,19 @@ def _long_prompts(scene: Scene, p99: float, ttft_p99_s: float, **settings: Any) 
     return _engine(amended.set(**settings))
 
 
+def _prefixes(scene: Scene, hit: float | None, belief: float) -> Scene:
+    return scene.amend(with_upstream("north", n_prefix_answers=600, prefix_hit_ratio=hit, prefix_belief_ratio=belief))
+
+
 PLANTS = (
+    Plant("engine that evicts what routing believes to be cached", "affinity.belief_wrong", True,
+          lambda scene: _prefixes(scene, 0.35, 0.7), touches=PREFIXES),
+    Plant("engine that evicts now and then", "affinity.belief_wrong", False,
+          lambda scene: _prefixes(scene, 0.62, 0.7), touches=PREFIXES),
+    Plant("engine that never reports cached tokens", "affinity.hits_unreported", True,
+          lambda scene: _prefixes(scene, None, 0.7), touches=PREFIXES),
+    Plant("engine whose prompts share nothing", "affinity.hits_unreported", False,
+          lambda scene: _prefixes(scene, None, 0.02), touches=PREFIXES),
     Plant("engine with a full KV memory and a queue", "engine.memory_bound", True,
           lambda scene: _engine(scene, **{**QUEUE, "kv_used_ratio": 0.99}), touches=ENGINE),
     Plant("engine with a full KV memory and no queue", "engine.memory_bound", False,

@@ -117,7 +117,7 @@ class Attempt:
         if call.marker is not None:
             call.marker.on_first_token()
         if self._aim is not None and stream is not None:
-            self._aim.note_first_token(self.name, now - self.began_at, stream.summary, now, is_whole=not self.is_incremental)
+            self._aim.note_first_token(self.name, now - self.began_at, stream.summary, is_whole=not self.is_incremental)
         self._news = (now, stream.summary.usage if stream is not None else None)
         if call.request.cap is not None and stream is not None:
             stream.summary.cap = call.request.cap
@@ -166,7 +166,7 @@ class Attempt:
         teaches = is_failure or is_load or upstream_status == TOO_MANY
         is_failure = is_failure and not is_load
         if self._aim is not None and (is_lost or (outcome is DROPPED and is_failure)):
-            self._aim.note_end(upstream.name, now - self.began_at, is_lost=is_lost, is_whole=not self.is_incremental)
+            self._aim.note_end(upstream.name, now - self.began_at, now, is_lost=is_lost, is_whole=not self.is_incremental)
         self._record_gap(outcome, now)
         self._place.release(outcome if teaches else IGNORED, now, is_endpoint=is_failure, retry_after_s=retry_after_s)
         cadence = self.timings
