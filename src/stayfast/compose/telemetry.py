@@ -11,7 +11,15 @@ from stayfast import __version__
 from stayfast.http.client.client import split_base_url
 from stayfast.observe.log import LogSink
 from stayfast.observe.metrics.counters import Samples
-from stayfast.observe.metrics.definitions import AFFINITY, BREAKER_STATE, EJECTED, LIMIT, PREFIX_CHECKED, PREFIX_TOKENS, TURN_THREADS
+from stayfast.observe.metrics.definitions import (
+    AFFINITY,
+    BREAKER_STATE,
+    EJECTED,
+    LIMIT,
+    PREFIX_CHECKED,
+    PREFIX_TOKENS,
+    TURN_THREADS,
+)
 from stayfast.observe.tracing.config import Peer, TraceConfig, provider_name
 from stayfast.observe.tracing.exporter import Exporter, SpanExporter
 from stayfast.pipeline.plan import Route

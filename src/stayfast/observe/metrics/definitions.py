@@ -79,8 +79,8 @@ TIER_REQUESTS = _counter("tier_requests", "Requests on routes with tiers, by the
                          "tier", "why")
 TIER_ANSWERS = _counter("tier_answers", "Answers of tiers, by the service tier that was served.", "route", "tier", "served")
 PREFIX_TOKENS = _counter("prefix_tokens", "Prompt tokens sent (estimated), known or new to the upstream.", *_WHERE, "kind")
-PREFIX_CHECKED = _counter("prefix_checked_tokens", "Prompt tokens of answers on routes with prefix affinity: input, cached by "
-                          "usage, believed cached; or unreported.", *_WHERE, "kind")
+PREFIX_CHECKED = _counter("prefix_checked_tokens", "Prompt tokens of answers with prefix affinity: input, cached, believed; "
+                          "or unreported.", *_WHERE, "kind")
 PREFIX_CACHE = _counter("prefix_cache_requests", "Answers on routes with `prefix`, by the provider's cache result.", *_WHERE,
                         "result")
 PREFIX_CACHE_TOKENS = _counter("prefix_cache_tokens", "Their input tokens: read, written or plain.", *_WHERE, "kind")

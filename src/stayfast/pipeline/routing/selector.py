@@ -8,8 +8,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from stayfast.core.constants import BYTES_A_TOKEN, MAX_NAME
-from stayfast.core.events import AttemptDone, Ejected, Fanout, Sink
 from stayfast.core.engine_signals import EngineSignals
+from stayfast.core.events import AttemptDone, Ejected, Fanout, Sink
 from stayfast.core.types import AnswerSummary, Api, Request, Usage
 from stayfast.pipeline.routing.exact_prefixes import ExactPrefixes
 from stayfast.pipeline.routing.prefix_beliefs import PrefixBeliefs, SentPrompt
@@ -138,16 +138,16 @@ class UpstreamSelector:
                 _weigh(loads, peers)
             found = order_by_weight(loads, weights, rng)
         else:
-            found, note = self._order_by_cost(peers, request, aim, loads, owner, now, rng)
+            exact = self._exact.cached_tokens(request, names, now) if self._exact is not None and blocks else None
+            works = self._collect_works(peers, aim, exact, now)
+            found, note = self._order_by_cost(peers, works, aim, loads, owner=owner, rng=rng)
             notes += note
         return found, aim, notes
 
-    def _order_by_cost(self, peers: _Peers, request: Request, aim: "RoutingFeedback", loads: list[CandidateLoad],
-                       owner: int | None, now: float, rng: Random) -> tuple[list[int], list[str]]:
+    def _order_by_cost(self, peers: _Peers, works: list[ReplicaWork], aim: "RoutingFeedback", loads: list[CandidateLoad], *,
+                       owner: int | None, rng: Random) -> tuple[list[int], list[str]]:
         """The order, and a note on it if the upstreams differ in what they have of the prompt."""
         names, n_tokens = peers.names, aim.n_body / BYTES_A_TOKEN
-        exact = self._exact.cached_tokens(request, names, now) if self._exact is not None and aim.blocks else None
-        works = self._works(peers, aim, exact, now)
         cached = [work.cached for work in works]
         differ = min(cached) < max(cached)
         if owner is not None and not differ:
@@ -164,8 +164,9 @@ class UpstreamSelector:
         self.choices[names[first], result] = self.choices.get((names[first], result), 0) + 1
         return found, [_explain_choice(names, found, works, costs)] if result != "new" else []
 
-    def _works(self, peers: _Peers, aim: "RoutingFeedback", exact: Sequence[float | None] | None,
-               now: float) -> list[ReplicaWork]:
+    def _collect_works(self, peers: _Peers, aim: "RoutingFeedback", exact: Sequence[float | None] | None,
+                       now: float) -> list[ReplicaWork]:
+        """What each upstream has to do for this prompt, and before it."""
         works = []
         for index, (offer, name) in enumerate(zip(peers.offers, peers.names, strict=True)):
             member = offer.member
@@ -246,7 +247,8 @@ class UpstreamSelector:
             if len(responses) > MAX_RESPONSES:
                 del responses[next(iter(responses))]
 
-    def note_end(self, aim: "RoutingFeedback", name: str, seconds: float, now: float, *, is_lost: bool, is_whole: bool) -> None:
+    def note_end(self, aim: "RoutingFeedback", name: str, seconds: float, now: float, *, is_lost: bool,
+                 is_whole: bool) -> None:
         """A call failed by the endpoint's fault, or lost to a hedge."""
         if not is_lost and self._has_affinity:
             self.beliefs.note_failure(name, now)

@@ -39,8 +39,8 @@ def find_wrong_belief(snapshot: Snapshot) -> Iterable[Finding]:
             "`affinity.ttl_s`.",
             evidence=(observe("believed", belief, "ratio", None, SOURCE), observe("reported", truth, "ratio", None, SOURCE),
                       observe("answers", row.n_prefix_answers, "", None)),
-            do=(SettingsChange("Set `affinity.cache_tokens` to the tokens of the engine's KV memory (its log at the start shows "
-                               "them), and `affinity.ttl_s` to how long it keeps an idle prompt."),),
+            do=(SettingsChange("Set `affinity.cache_tokens` to the tokens of the engine's KV memory (its log at the start "
+                               "shows them), and `affinity.ttl_s` to how long it keeps an idle prompt."),),
             verify=f"{SOURCE}: kind believed of {row.name} falls to kind cached")
 
 
@@ -55,7 +55,8 @@ def find_unknown_truth(snapshot: Snapshot) -> Iterable[Finding]:
             f"Routing believes {format_share(belief)} of the input to be in the cache of {row.name}, and no answer has "
             "reported a cached token.",
             "The engine does not report them, or its prefix cache is off.",
-            evidence=(observe("believed", belief, "ratio", None, SOURCE), observe("answers", row.n_prefix_answers, "", None)),
+            evidence=(observe("believed", belief, "ratio", None, SOURCE),
+                      observe("answers", row.n_prefix_answers, "", None)),
             do=(SettingsChange("At the engine: vLLM `--enable-prompt-tokens-details`, SGLang `--enable-cache-report`; and "
                                "check that its prefix cache is on."),),
             verify=f"{SOURCE}: {row.name} has the kind cached")

@@ -6,13 +6,13 @@ rate is the slope between the medians of the upper and the lower third:
 
     V_P = (n_upper - n_lower) / (ttft_upper - ttft_lower)         n: median uncached tokens, ttft: median seconds
 
-So the constant part of the time (network, a queue, one decode step) drops out, and up to a third of the samples on either
-side may be outliers. A sample counts if the prompts in flight ahead of it have at most a quarter of its own tokens. Uncertain
-rates are bounded: none before 16 samples, where the thirds are closer than 256 tokens, or where two halves of the samples
-differ by more than 1.5; at most a factor of 2 a step (of 8 samples), and 50 to 1,000,000 tokens a second. Among replicas of a
-route, a rate counts by what it differs from the median of the known ones beyond a factor of 1.3, at most 4; the median stands
-in for an unknown rate, and PRIOR where none is known. Equal replicas are ordered the same by any rate: then the rate only
-scales the cost. Without that, rates that differed by noise alone made queues: mean TTFT 1.18 s instead of 0.32 s at 80 % load.
+So the constant part of the time (network, one decode step) drops out, and some of the samples may be outliers. A sample
+counts if the prompts in flight ahead of it have at most a quarter of its own tokens. Uncertain rates are bounded: none
+before 16 samples, where the thirds are closer than 256 tokens, or where two halves of the samples differ by more than 1.5;
+at most a factor of 2 a step (of 8 samples), and 50 to 1,000,000 tokens a second. Among replicas of a route, a rate counts
+by what it differs from the median of the known ones beyond a factor of 1.3, at most 4; the median stands in for an unknown
+rate, and PRIOR where none is known. Equal replicas are ordered the same by any rate, which then only scales the cost.
+Before that, rates that differed by noise alone made queues: mean TTFT 1.18 s instead of 0.32 s at 80 % load.
 Source: llm-d computes V_P = chunk / median idle TTFT in a calibration run (15,928 tokens/s for a 32B model on two H100,
 2,696 through a path that transfers the KV cache); medians of thirds are Tukey's resistant line (1977).
 When wrong: time that grows faster than the prompt (attention of very long ones); a replica that gets no calls for long keeps

@@ -10,10 +10,10 @@ first; so the replica with the prefix is left as soon as its queue takes longer 
     ahead       uncached tokens of the calls there that wait for their first token: released by it, or at their end
     n_running   calls there. Each takes its share of the decode steps of the others
     V_P         prefill rate, uncached tokens per second (policy/resilience/prefill_rate.py)
-    failed_s    1 s after a failure, doubled by each further one, falls to a third in 10 s: a replica that fails at once is idle
+    failed_s    1 s after a failure, doubled by each further one, a third after 10 s: a replica that fails at once is idle
 
-Replicas whose cost is within 5 % or 2 ms of the least are equal: then the session's owner goes first, else the less loaded of
-two at random. With weights, `ahead` and the running calls are divided by the weight.
+Replicas whose cost is within 5 % or 2 ms of the least are equal: then the session's owner goes first, else the less loaded
+of two at random. With weights, `ahead` and the running calls are divided by the weight.
 
 Engine metrics only correct: a gauge is seconds old, so the load is what this process has in flight. Of the requests that an
 engine reports as waiting or running, those beyond ours are other clients' ones, and are added. An unknown gauge adds
@@ -34,8 +34,8 @@ from msgspec import Struct
 
 from stayfast.core.clock import Rng
 from stayfast.core.engine_signals import EngineSignals
-from stayfast.policy.routing.load_balancing import CandidateLoad, draw_less_loaded, move_probe_first, select_healthy
 from stayfast.policy.resilience.prefill_rate import bound_rates
+from stayfast.policy.routing.load_balancing import CandidateLoad, draw_less_loaded, move_probe_first, select_healthy
 
 DECODE_TOKENS: Final = 128.0
 NEAR, NEAR_S = 0.05, 0.002
@@ -78,7 +78,7 @@ def foreign_work(signals: EngineSignals, n_pending: float, n_in_flight: float, a
 
 
 def order_by_cost(loads: Sequence[CandidateLoad], costs: Sequence[float], owner: int | None, rng: Rng) -> list[int]:
-    """The candidates' indices, best first: unhealthy ones last. owner: the index of the session's owner; None: no session."""
+    """The candidates' indices, best first. owner: the index of the session's owner; None: no session."""
     healthy = select_healthy(loads, rng)
     least_s = min(costs[index] for index in healthy)
     most_s = max(least_s * (1 + NEAR), least_s + NEAR_S)
