@@ -70,7 +70,7 @@ LOAD = st.builds(CandidateLoad, st.floats(0, 50), st.sampled_from([0.0, 0.4, 1.0
 
 
 @given(fleet=st.lists(st.tuples(LOAD, st.floats(0, 100)), min_size=2, max_size=6), seed=st.integers(0, 99))
-def test_order_by_cost_is_a_permutation_with_unhealthy_ones_last(fleet: list[tuple[CandidateLoad, float]], seed: int) -> None:
+def test_order_by_cost_lists_unhealthy_ones_last(fleet: list[tuple[CandidateLoad, float]], seed: int) -> None:
     loads, costs = [load for load, _ in fleet], [cost for _, cost in fleet]
     found = order_by_cost(loads, costs, None, Random(seed))
     assert sorted(found) == list(range(len(fleet)))

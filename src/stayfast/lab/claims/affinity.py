@@ -173,8 +173,8 @@ class AffinityClaim:
     statement = (f"In front of {N_REPLICAS} simulated engines with prefix caches, routing by cost has at most "
                  f"{MEAN_GOAL:.0%} of the mean and {P99_GOAL:.0%} of the p99 time to the first token of the best of round "
                  "robin and least-loaded by requests and by tokens on made-up conversations, with spare capacity and "
-                 f"near saturation. On Mooncake's and Azure's traces (`--data`) both are at most {NO_LOSS - 1:.0%} above the best "
-                 "of them. No load has more refused requests than with the best of them.")
+                 f"near saturation. On Mooncake's and Azure's traces (`--data`) both are at most {NO_LOSS - 1:.0%} above "
+                 "the best of them. No load has more refused requests than with the best of them.")
 
     async def run(self, conditions: Conditions) -> ClaimResult:
         n, seed = conditions.choose(self.full, self.quick).n, conditions.seed
