@@ -38,6 +38,7 @@ from stayfast.settings.hooks import load_hook
 from stayfast.stores.base import Store
 from stayfast.stores.memory import MemoryStore
 from stayfast.turns.threads import start_thread
+from stayfast.upstreams.state.signal_board import SignalBoard
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 
 
@@ -53,6 +54,7 @@ class RouteParts:
     classifiers: Classifiers
     clock: Clock
     sink: Sink
+    signals: SignalBoard
     exact: ExactPrefixes | None = None  # what engines report of their caches; None: nothing
 
 
@@ -146,7 +148,7 @@ def _make_selector(name: str, route_settings: RouteSettings, old: Route | None, 
     selector = old.selector if old is not None else None
     if selector is not None and (selector.config, selector.exact) == (config, parts.exact):
         return selector
-    return UpstreamSelector(config, name, parts.sink, exact=parts.exact)
+    return UpstreamSelector(config, name, parts.sink, signals=parts.signals, exact=parts.exact)
 
 
 def _make_hedging(route_settings: RouteSettings, settings: Settings, old: Route | None) -> Hedging:

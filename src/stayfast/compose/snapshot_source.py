@@ -1,6 +1,6 @@
 """What one worker contributes to snapshots and frames."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 
 import msgspec
@@ -14,6 +14,7 @@ from stayfast.observe.snapshot.reported import ReportedFindings
 from stayfast.observe.snapshot.traffic import TrafficSink
 from stayfast.observe.snapshot.worker_part import BREAKER_STATES, UpstreamGauges, WorkerPart
 from stayfast.pipeline.stages.admit.admission import Admission
+from stayfast.policy.routing.cache_truth import CacheTruth
 from stayfast.upstreams.state.upstream_state import UpstreamState
 
 
@@ -49,13 +50,19 @@ class SnapshotSource:
         now, changes, admit = self._clock.now(), self._traffic.breaker_changes(3600.0), self._current.admission()
         return WorkerPart(
             self._worker, self._traffic.closed_since(question.since), self._traffic.live(has_details=question.is_whole),
-            [describe_upstream(member, now, changes.get(member.upstream.name, 0)) for member in self._current.members()],
+            [describe_upstream(member, now, changes.get(member.upstream.name, 0), self._truths(member.upstream.name))
+             for member in self._current.members()],
             admit.places.n_waiting if isinstance(admit, Admission) else 0, self._is_draining(),
             self._probes.collect(is_whole=question.is_whole), self._reported.current() if question.is_whole else [],
             self._read_fleet() if question.is_whole else [], self._read_versions() if question.is_whole else [])
 
+    def _truths(self, upstream: str) -> list[CacheTruth]:
+        """Of the routes with prefix affinity."""
+        return [route.selector.beliefs.truths[upstream] for route in self._current.routes().values()
+                if route.selector is not None and upstream in route.selector.beliefs.truths]
 
-def describe_upstream(member: UpstreamState, now: float, n_changes: int) -> UpstreamGauges:
+
+def describe_upstream(member: UpstreamState, now: float, n_changes: int, truths: Iterable[CacheTruth]) -> UpstreamGauges:
     part = UpstreamGauges(member.upstream.name, member.is_proven, member.n_in_flight, member.n_waiting,
                         n_breaker_changes_1h=n_changes)
     if (replica := member.replica) is not None:
@@ -72,4 +79,8 @@ def describe_upstream(member: UpstreamState, now: float, n_changes: int) -> Upst
         left_s = health.suspended_until - now
         if left_s > part.suspended_s:
             part.suspended_s, part.suspended_why = left_s, health.suspend_reason
+    for truth in truths:
+        part.merge_prefix(UpstreamGauges(part.name, n_prefix_answers=truth.n_answers, prefix_input=truth.n_input,
+                                         prefix_believed=truth.n_believed,
+                                         prefix_cached=truth.n_cached if truth.reports else None))
     return part

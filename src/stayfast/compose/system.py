@@ -298,8 +298,9 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
                            is_shedding=observers.current.is_shedding)
     evidence = EnoughRoutes(settings, clock=clock, sink=sink, serve=observers.current.serve, classifiers=classifiers)
     kv_events = make_kv_events(settings, (old.settings, old.kv_events) if old is not None else None, clock)
-    named = make_routes(settings, RouteParts(registry, open_stores, semantic, context, evidence, classifiers, clock, sink,
-                                             kv_events.exact if kv_events is not None else None), before)
+    parts = RouteParts(registry, open_stores, semantic, context, evidence, classifiers, clock, sink,
+                       observers.signals.board, kv_events.exact if kv_events is not None else None)
+    named = make_routes(settings, parts, before)
     bind_routes(registry, named, LANES if settings.admission.lanes is not None else ())
     connect_replicas(registry, named, sink)
     if old is not None:

@@ -132,6 +132,9 @@ class UpstreamRow(msgspec.Struct, frozen=True, omit_defaults=True):
     batching: str = ""  # from its timings: continuous, static, single; empty: unknown
     price_age_days: float | None = None  # of the oldest list price in use
     is_from_table: bool = False  # some model here has a list price, none of its own
+    n_prefix_answers: int = 0  # on routes with prefix affinity; these three: newest first, half in about 350 answers
+    prefix_hit_ratio: float | None = None  # share of their input tokens from its cache, by usage; None: it reports none
+    prefix_belief_ratio: float | None = None  # the share that routing believed to be there
     engine: dict[str, float] = {}  # of a self-hosted engine: names of `core.snapshot.ENGINE_FIGURES`
     bound_by: str = ""  # what limits that engine: memory, prefill, decode, gateway, none, unknown; empty: no engine is read
     phase: str = ""  # of a replica: loading, warming, ready, sleeping, draining; empty: it is none

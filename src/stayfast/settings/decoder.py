@@ -210,6 +210,8 @@ REMOVED_KEYS: Final[AnyMapping[tuple[str, ...], str]] = {
     ("server", "metrics_open"): "removed: use server.metrics_access. For true write `metrics_access: open`; for false add "
                                 "the scraper's key to server.admins, or write `metrics_access: key`",
     ("server", "keep_warm_per_s"): "removed: the gateway no longer sends requests to itself. Delete this line",
+    ("routes", "*", "affinity", "max_load"): "removed: an upstream with the prompt in its cache is left once another "
+                                             "one is predicted to be quicker. Delete this line",
 }
 
 

@@ -83,7 +83,7 @@ def test_session_owner_new_upstream_moves_only_its_share() -> None:
         assert after in (before, "d")
 
 
-@pytest.mark.parametrize("wrong", [{"mode": "on"}, {"max_load": 0.5}, {"ttl_s": 0}, {"cache_tokens": 10}])
+@pytest.mark.parametrize("wrong", [{"mode": "on"}, {"ttl_s": 0}, {"cache_tokens": 10}])
 def test_affinity_config_out_of_bounds_is_rejected(wrong: dict[str, Any]) -> None:
     """Each with its own name first."""
     with pytest.raises(ValueError, match=next(iter(wrong))):

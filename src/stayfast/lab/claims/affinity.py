@@ -1,26 +1,39 @@
 """Routing by cost in front of replicas with prefix caches, against round robin and least-loaded by requests and by tokens.
 
-One gateway with production defaults, in virtual time, in front of N_REPLICAS simulated engines whose caches evict least
-recently used blocks. Every policy gets the same requests at the same instants; only the order of the upstreams differs. Two
-loads: spare capacity, and near saturation (where least-loaded by tokens just keeps up).
+One gateway with production defaults, in virtual time, in front of four simulated engines whose caches evict least recently
+used blocks. Every policy gets the same requests at the same instants; only the order of the upstreams differs. A rival
+counts what the gateway counts: by requests, those in flight; by tokens, prompts without a first token plus DECODE_TOKENS for
+each running call, which is the cost without a cache. Two loads: spare capacity, and near saturation (over four fifths of the
+prefill capacity of the best rival).
+
+Made-up conversations always run. With `--data` also the arrivals and lengths of two traces: Mooncake's conversations, whose
+prompts continue earlier ones as the trace says, at prompts of up to LIMIT_TOKENS; and Azure's of 2023, whose prompts are
+not known to share anything. There routing by cost can gain nothing, and must not lose.
+
+When wrong: real engines preempt, chunk their prefills and share memory between cache and batch; the traces' texts are
+reconstructed; there is one gateway, so none sees the load of another.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from itertools import pairwise
+from math import inf, nan
 from random import Random
+from statistics import fmean, median
 from typing import Final
-
-import msgspec
 
 from stayfast.core.errors import StayfastError
 from stayfast.core.types import Request
-from stayfast.lab.harness.virtual import serve_and_read, simulated_upstream, virtual_system
+from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure, NeedsData, ratio
+from stayfast.lab.harness.intervals import block_interval, mean_interval, ratio_interval
 from stayfast.lab.harness.processes import MODEL
+from stayfast.lab.harness.virtual import run_virtual_in_thread, serve_and_read, simulated_upstream, virtual_system
+from stayfast.lab.load.arrivals import read_trace
+from stayfast.lab.load.stats import ExactDistribution
 from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig
 from stayfast.lab.simulated.engine import EngineModel
-from stayfast.lab.workloads.chat_traces import ChatRequest
+from stayfast.lab.workloads.chat_traces import ChatRequest, link_trace, make_conversations, offered_tokens_per_s
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.routing.selector import PickConfig, RoutingFeedback, Target, UpstreamSelector
 from stayfast.policy.resilience.hedge import HedgeConfig
@@ -28,10 +41,22 @@ from stayfast.policy.routing.affinity import AffinityConfig
 from stayfast.policy.routing.replica_cost import DECODE_TOKENS
 from stayfast.testing.simloop import SimLoop
 
+MEAN_GOAL, P99_GOAL = 0.80, 0.80  # of the best rival, on conversations
+NO_LOSS: Final = 1.05  # on traces
+GOOD_S: Final = 2.0
+LIMIT_TOKENS: Final = 60_000
 N_REPLICAS: Final = 4
+N_BLOCKS: Final = 10
 NAMES: Final = tuple(f"replica-{number}" for number in range(N_REPLICAS))
 ENGINE: Final = EngineModel(cache_tokens=400_000)
 COST: Final = AffinityConfig("prefix", cache_tokens=400_000)
+MOONCAKE, AZURE = "mooncake_conversation.csv", "azure_llm_2023_conv.csv"
+CONVERSATION_RPS: Final = {"spare capacity": 24.0, "near saturation": 80.0}
+TRACE_SCALES: Final = {  # of their times
+    MOONCAKE: {"spare capacity": 1.0, "near saturation": 0.6}, AZURE: {"spare capacity": 0.2, "near saturation": 0.08}}
+ROUND_ROBIN, BY_REQUESTS, BY_TOKENS, BY_COST, FILTER = (
+    "round robin", "least-loaded by requests", "least-loaded by tokens", "by cost", "affinity as a filter")
+RIVALS: Final = (ROUND_ROBIN, BY_REQUESTS, BY_TOKENS)
 
 
 class RivalSelector(UpstreamSelector):
@@ -44,7 +69,7 @@ class RivalSelector(UpstreamSelector):
 
     def rank(self, offers: Sequence[Target], request: Request, session: bytes, *, now: float, rng: Random
              ) -> tuple[list[int], RoutingFeedback, list[str]]:
-        found, aim, notes = super().rank(offers, request, session, now=now, rng=rng)
+        _, aim, notes = super().rank(offers, request, session, now=now, rng=rng)
         if self._rule == FILTER:
             best = max(work.cached for work in aim.works.values())
             key = [(aim.works[offer.member.upstream.name].cached < best, _tokens(offer)) for offer in offers]
@@ -67,49 +92,136 @@ def _tokens(offer: Target) -> float:
     return ahead + DECODE_TOKENS * offer.member.n_in_flight
 
 
-ROUND_ROBIN, BY_REQUESTS, BY_TOKENS, BY_COST, FILTER = (
-    "round robin", "least-loaded by requests", "least-loaded by tokens", "by cost", "affinity as a filter")
-
-
 @dataclass(frozen=True, slots=True)
 class RoutedLoad:
     """waits_s: to the first token, infinite without one, in the order of the requests."""
 
     waits_s: list[float]
     n_refused: int
-    hit_ratio: float
-    truths: Mapping[str, str]
+    hit_ratio: float  # of prompt tokens, as the engines count them
+    believed_off: float  # largest difference of belief and reported hits, over the upstreams
+    rates: tuple[float | None, ...]  # learned prefill rates
+
+    @property
+    def mean_s(self) -> float:
+        """Of the answered requests."""
+        return fmean([wait_s for wait_s in self.waits_s if wait_s < inf])
+
+    @property
+    def p99_s(self) -> float:
+        return ExactDistribution(self.waits_s).quantile(0.99)
+
+    @property
+    def good_share(self) -> float:
+        """The share of the requests with a first token within GOOD_S."""
+        return ratio(sum(wait_s <= GOOD_S for wait_s in self.waits_s), len(self.waits_s))
+
+    def figures(self, where: str) -> list[Figure]:
+        low, high = block_interval(self.waits_s, 0.99)
+        return [Figure(f"{where}: TTFT mean", self.mean_s, "s"),
+                Figure(f"{where}: TTFT p99", self.p99_s, "s", low=low, high=high),
+                Figure.percent(f"{where}: first token within {GOOD_S:g} s", self.good_share),
+                Figure.percent(f"{where}: prompt tokens found in the caches", self.hit_ratio),
+                Figure.count(f"{where}: requests refused or failed", self.n_refused, None)]
 
 
-async def run_policy(loop: SimLoop, rule: str, requests: Sequence[ChatRequest], seed: int, engine: EngineModel = ENGINE,
-                     config: AffinityConfig = COST) -> RoutedLoad:
+async def run_policy(loop: SimLoop, rule: str, requests: Sequence[ChatRequest], seed: int) -> RoutedLoad:
     """Send the requests at their instants through a gateway that chooses by `rule`."""
-    provider = ProviderConfig(ttft=Mixture(0.01), gaps=GapConfig(0.01, 0.0, 4), engine=engine, fills_max_tokens=True)
+    provider = ProviderConfig(ttft=Mixture(0.01), gaps=GapConfig(0.01, 0.0, 4), engine=ENGINE, fills_max_tokens=True)
     providers = {name: replace(provider, seed=seed + number) for number, name in enumerate(NAMES)}
-    system = virtual_system(loop, providers, seed, affinity=config, hedge=HedgeConfig("off"))
+    system = virtual_system(loop, providers, seed, affinity=COST, hedge=HedgeConfig("off"))
     if rule != BY_COST:
         routes = system.gateway.router.routes
         assert isinstance(routes, dict)
         routes[MODEL] = replace(routes[MODEL], selector=RivalSelector(rule))
-    waits_s, n_refused = [inf] * len(requests), 0
+    waits_s = [inf] * len(requests)
 
     async def send(number: int, chat: ChatRequest) -> None:
-        nonlocal n_refused
         try:
             served = await serve_and_read(system.gateway, chat.to_request(), Arrival(f"req_{number:x}", loop.now()), loop)
             waits_s[number] = served.ttft_s
-        except StayfastError as failed:
-            n_refused += 1
+        except StayfastError:
+            return  # it stays infinite
 
     began_at = loop.now()
     async with asyncio.TaskGroup() as group:
         for number, chat in enumerate(requests):
             await asyncio.sleep(max(0.0, began_at + chat.at_s - loop.now()))
             group.create_task(send(number, chat))
-    engines = [simulated_upstream(system, name).provider.engine for name in NAMES]
-    n_all = sum(one.n_prefix_tokens for one in engines if one is not None)
-    n_hits = sum(one.n_prefix_hits for one in engines if one is not None)
-    selector = system.gateway.router.routes[MODEL].selector
-    assert selector is not None
-    rates = [target.member.predictors.tokens_per_s(MODEL) for target in system.gateway.router.routes[MODEL].targets if target.member.predictors]
-    return RoutedLoad(waits_s, n_refused, n_hits / max(1, n_all), {**{name: repr(one) for name, one in selector.beliefs.truths.items()}, "rates": str(rates)})
+    engines = [one for name in NAMES if (one := simulated_upstream(system, name).provider.engine) is not None]
+    route = system.gateway.router.routes[MODEL]
+    assert route.selector is not None
+    truths = route.selector.beliefs.truths.values()
+    return RoutedLoad(
+        waits_s, sum(wait_s == inf for wait_s in waits_s),
+        ratio(sum(one.n_prefix_hits for one in engines), sum(one.n_prefix_tokens for one in engines)),
+        max([truth.belief - truth.truth for truth in truths if truth.belief is not None and truth.truth is not None],
+            default=0.0),
+        tuple(target.member.predictors.tokens_per_s(MODEL) for target in route.targets
+              if target.member.predictors is not None))
+
+
+@dataclass(frozen=True, slots=True)
+class AffinityClaim:
+    """n of an extent: requests of each load. rule: the policy under test."""
+
+    full: Extent = Extent(4000)
+    quick: Extent = Extent(500)
+    rule: str = BY_COST
+
+    name = "affinity"
+    statement = (f"In front of {N_REPLICAS} simulated engines with prefix caches, routing by cost has at most "
+                 f"{MEAN_GOAL:.0%} of the mean and {P99_GOAL:.0%} of the p99 time to the first token of the best of round "
+                 "robin and least-loaded by requests and by tokens on made-up conversations, with spare capacity and "
+                 f"near saturation. On Mooncake's and Azure's traces (`--data`) both are at most {NO_LOSS - 1:.0%} above "
+                 "the best of them. No load has more refused requests than with the best of them.")
+
+    async def run(self, conditions: Conditions) -> ClaimResult:
+        n, seed = conditions.choose(self.full, self.quick).n, conditions.seed
+        figures: list[Figure] = []
+        for load, rate_rps in CONVERSATION_RPS.items():
+            requests = make_conversations(rate_rps, n, seed)
+            figures += await self._compare(conditions, f"conversations, {load}", requests, MEAN_GOAL, P99_GOAL)
+        for trace, scales in TRACE_SCALES.items() if conditions.data is not None else ():
+            assert conditions.data is not None
+            path = conditions.data / trace
+            if not path.is_file():
+                raise NeedsData(f"--data: there is no file {trace} (source: docs/proofs.md)")
+            for load, scale in scales.items():
+                rows = read_trace(path.read_text().splitlines(), scale)[:n]
+                requests = link_trace(rows, LIMIT_TOKENS)
+                figures += await self._compare(conditions, f"{trace}, {load}", requests, NO_LOSS, NO_LOSS)
+        return ClaimResult(tuple(figures))
+
+    async def _compare(self, conditions: Conditions, where: str, requests: Sequence[ChatRequest], mean_goal: float,
+                       p99_goal: float) -> list[Figure]:
+        found: dict[str, RoutedLoad] = {}
+        for rule in (*RIVALS, self.rule):
+            conditions.report_progress(f"{where}: {len(requests):,} requests, {rule}")
+            found[rule] = await run_virtual_in_thread(run_policy, rule, requests, conditions.seed)
+        ours, rivals = found[self.rule], [found[rule] for rule in RIVALS]
+        best = min(rivals, key=lambda one: (one.n_refused, one.mean_s))
+        best_p99 = min(rivals, key=lambda one: one.p99_s)
+        low, high = ratio_interval(ours.waits_s, best_p99.waits_s, 0.99)
+        mean_low, mean_high = mean_interval(_block_ratios(ours.waits_s, best.waits_s))
+        figures = [Figure(f"{where}: offered prompt tokens", offered_tokens_per_s(requests), "tokens/s")]
+        for rule, load in found.items():
+            figures += load.figures(f"{where}, {rule}")
+        rates = [rate for rate in ours.rates if rate is not None]
+        return [*figures,
+                Figure(f"{where}: mean over the best rival's", ours.mean_s / best.mean_s, "x", mean_goal, low=mean_low,
+                       high=mean_high),
+                Figure(f"{where}: p99 over the best rival's", ours.p99_s / best_p99.p99_s, "x", p99_goal, low=low,
+                       high=high),
+                Figure.count(f"{where}: requests refused, more than with the best rival", ours.n_refused - best.n_refused),
+                Figure.exact(f"{where}: belief over reported hits, at most", ours.believed_off * 100, "points", 15.0),
+                Figure(f"{where}: learned prefill rate of {ENGINE.prefill_tokens_per_s:g} (median)",
+                       median(rates) if rates else nan, "tokens/s")]
+
+
+def _block_ratios(ours_s: Sequence[float], theirs_s: Sequence[float]) -> list[float]:
+    """The ratio of the means of answered requests in each of N_BLOCKS blocks of neighbours."""
+    ends = [len(ours_s) * block // N_BLOCKS for block in range(N_BLOCKS + 1)]
+    means = [[fmean([wait_s for wait_s in waits_s[begin:end] if wait_s < inf] or [inf]) for begin, end in pairwise(ends)]
+             for waits_s in (ours_s, theirs_s)]
+    return [ours / theirs for ours, theirs in zip(*means, strict=True)]

@@ -1,5 +1,6 @@
 """All claims. To add one: a module with a `Claim`, and a line here (docs/proofs.md)."""
 
+from stayfast.lab.claims.affinity import AffinityClaim
 from stayfast.lab.claims.agent import AGENT
 from stayfast.lab.claims.batch_run import BatchRunClaim
 from stayfast.lab.claims.board import BoardClaim
@@ -55,7 +56,8 @@ def claims() -> dict[str, Claim]:
                                 Overload(), QUOTA,
                                 FleetClaim(), FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), CapsClaim(), LANES_CLAIM,
                                 Stragglers(),
-                                Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), HistoryClaim(),
+                                Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), AffinityClaim(),
+                                HistoryClaim(),
                                 SemanticClaim(), TiersClaim(), ClassifyClaim(), TableClaim(), DietClaim(),
                                 BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
                                 DoctorClaim(), JobThroughput(), BoardClaim(), PlanClaim(), DEADLINE, TOOLS, PARTIAL,

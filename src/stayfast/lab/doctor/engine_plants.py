@@ -6,6 +6,7 @@ from typing import Any
 from stayfast.lab.doctor.recorded import GIB, spread, with_prompts, with_traffic, with_upstream
 from stayfast.lab.doctor.scene import Plant, Scene
 
+PREFIXES = frozenset({"north.prefixes"})
 ENGINE, PHASE, START = frozenset({"north.engine"}), frozenset({"north.phase"}), frozenset({"small.phase"})
 PROMPTS, TTFT = frozenset({"chat.prompts"}), frozenset({"chat.ttft"})
 CALM: dict[str, float] = {"running": 12.0, "waiting": 0.0, "kv_used_ratio": 0.45, "queue_p95_s": 0.01, "age_s": 3.0}
@@ -45,6 +46,10 @@ def _starting(scene: Scene, seconds: float) -> Scene:
     return scene.amend(with_upstream("small", phase="ready", cold_start_s=seconds)).set(routes={"classify": {"deadline": 30}})
 
 
+def _prefixes(scene: Scene, hit: float | None, belief: float) -> Scene:
+    return scene.amend(with_upstream("north", n_prefix_answers=600, prefix_hit_ratio=hit, prefix_belief_ratio=belief))
+
+
 PLANTS = (
     Plant("a replica that must be ready and loads", "replicas.too_few_warm", True,
           lambda scene: _loading(scene, 1), touches=PHASE),
@@ -54,6 +59,14 @@ PLANTS = (
           lambda scene: _starting(scene, 3600.0), touches=START),
     Plant("a single replica that starts in two seconds", "replicas.start_over_deadline", False,
           lambda scene: _starting(scene, 2.0), touches=START),
+    Plant("engine that evicts what routing believes to be cached", "affinity.belief_wrong", True,
+          lambda scene: _prefixes(scene, 0.35, 0.7), touches=PREFIXES),
+    Plant("engine that evicts now and then", "affinity.belief_wrong", False,
+          lambda scene: _prefixes(scene, 0.62, 0.7), touches=PREFIXES),
+    Plant("engine that never reports cached tokens", "affinity.hits_unreported", True,
+          lambda scene: _prefixes(scene, None, 0.7), touches=PREFIXES),
+    Plant("engine whose prompts share nothing", "affinity.hits_unreported", False,
+          lambda scene: _prefixes(scene, None, 0.02), touches=PREFIXES),
     Plant("engine with a full KV memory and a queue", "engine.memory_bound", True,
           lambda scene: _engine(scene, **{**QUEUE, "kv_used_ratio": 0.99}), touches=ENGINE),
     Plant("engine with a full KV memory and no queue", "engine.memory_bound", False,

@@ -79,8 +79,8 @@ TIER_REQUESTS = _counter("tier_requests", "Requests on routes with tiers, by the
                          "tier", "why")
 TIER_ANSWERS = _counter("tier_answers", "Answers of tiers, by the service tier that was served.", "route", "tier", "served")
 PREFIX_TOKENS = _counter("prefix_tokens", "Prompt tokens sent (estimated), known or new to the upstream.", *_WHERE, "kind")
-PREFIX_CHECKED = _counter("prefix_checked_tokens", "Prompt tokens of answers on routes with prefix affinity: input, cached by "
-                          "usage, believed cached; or unreported.", *_WHERE, "kind")
+PREFIX_CHECKED = _counter("prefix_checked_tokens", "Prompt tokens of answers with prefix affinity: input, cached, believed; "
+                          "or unreported.", *_WHERE, "kind")
 KV_EVENTS = _counter("kv_events", "Events of an engine's prefix cache: applied, or malformed.", "upstream", "kind")
 KV_EVENT_GAPS = _counter("kv_event_gaps", "Gaps in these events: filled by a replay, or lost.", "upstream", "result")
 PROMPTS_TOKENIZED = _counter("prompts_tokenized", "Prompts that engines tokenized to look them up in their caches: learned, "

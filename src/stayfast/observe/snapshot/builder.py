@@ -38,8 +38,15 @@ def upstream_rows(states: Iterable[UpstreamGauges], sums: Mapping[SeriesKey, Sum
             state.name, kind, models, state.is_proven, state.in_flight, state.waiting, state.limit, state.limit_why,
             state.breaker, state.breaker_why or state.suspended_why, state.n_breaker_changes_1h, state.suspended_s,
             ttft_s=spread_of(part.attempt_s), n_attempts=part.n_attempts, n_failed=sum(part.faults.values()),
-            phase=state.phase, phase_why=state.phase_why, cold_start_s=state.cold_start_s))
+            phase=state.phase, phase_why=state.phase_why, cold_start_s=state.cold_start_s,
+            n_prefix_answers=state.n_prefix_answers,
+            prefix_hit_ratio=_ratio(state.prefix_cached, state.prefix_input),
+            prefix_belief_ratio=_ratio(state.prefix_believed, state.prefix_input)))
     return tuple(rows)
+
+
+def _ratio(n: float | None, whole: float) -> float | None:
+    return n / whole if n is not None and whole else None
 
 
 def cache_rows(caches: Iterable[Mapping[str, Any]], sums: Mapping[SeriesKey, Sums], modes: Mapping[str, str]

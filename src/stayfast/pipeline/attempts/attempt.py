@@ -117,7 +117,7 @@ class Attempt:
         if call.marker is not None:
             call.marker.on_first_token()
         if self._aim is not None and stream is not None:
-            self._aim.note_first_token(self.name, now - self.began_at, stream.summary, now, is_whole=not self.is_incremental)
+            self._aim.note_first_token(self.name, now - self.began_at, stream.summary, is_whole=not self.is_incremental)
         self._news = (now, stream.summary.usage if stream is not None else None)
         if call.request.cap is not None and stream is not None:
             stream.summary.cap = call.request.cap
@@ -166,7 +166,7 @@ class Attempt:
         teaches = is_failure or is_load or upstream_status == TOO_MANY
         is_failure = is_failure and not is_load
         if self._aim is not None and (is_lost or (outcome is DROPPED and is_failure)):
-            self._aim.note_end(upstream.name, now - self.began_at, is_lost=is_lost, is_whole=not self.is_incremental)
+            self._aim.note_end(upstream.name, now - self.began_at, now, is_lost=is_lost, is_whole=not self.is_incremental)
         self._record_gap(outcome, now)
         self._place.release(outcome if teaches else IGNORED, now, is_endpoint=is_failure, retry_after_s=retry_after_s)
         cadence = self.timings
@@ -178,16 +178,7 @@ class Attempt:
                 self._first_tokens.drop_attempt(self)
         summary = stream.summary if stream is not None else None
         usage = taken or (summary.usage if summary is not None else None)
-        if self._guess is not None:
-            n_uncached = self._guess.count_uncached(usage)
-            self._guess.end_wait(n_uncached)
-            if outcome is SUCCESS:
-                self._guess.learn_rate(n_uncached)
-        if self._aim is not None and taken is None:
-            if outcome is SUCCESS:
-                self._aim.note_usage(upstream.name, usage)
-            elif cadence.first_at is None:
-                self._aim.note_unanswered(upstream.name)
+        self._learn_prefill(usage, is_success=outcome is SUCCESS and taken is None)
         if call.marker is not None:
             call.marker.on_end(usage)
         is_estimated = taken is not None or (outcome is not SUCCESS and self._is_billed(fault))
@@ -209,6 +200,21 @@ class Attempt:
             is_estimated and turn is None, self._place.n_running, summary.n_content if summary is not None else 0,
             cadence.last_at - self.began_at if cadence.first_at is not None else None, price)
         self._sink.emit(self.done)
+
+    def _learn_prefill(self, usage: Usage | None, *, is_success: bool) -> None:
+        """It ended: release its prompt tokens, and learn from what its upstream had to compute."""
+        guess, aim = self._guess, self._aim
+        if guess is not None:
+            n_uncached = guess.count_uncached(usage)
+            guess.end_wait(n_uncached)
+            if is_success:
+                guess.learn_rate(n_uncached)
+        if aim is None:
+            return
+        if is_success:
+            aim.note_usage(self.name, usage)
+        elif self.timings.first_at is None:
+            aim.note_unanswered(self.name)
 
     def _charge(self, usage: Usage | None, turn: TurnSnapshot | None) -> tuple[float | None, str]:
         """The cost in USD and where it comes from. A turn reports its own."""

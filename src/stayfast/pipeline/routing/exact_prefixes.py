@@ -7,7 +7,7 @@ from stayfast.core.types import Request
 
 
 class ExactPrefixes(Protocol):
-    """What engines report to hold of a prompt. Where it is unknown, the selector uses what it sent and what answers showed."""
+    """What engines report to hold of a prompt. Where that is unknown, the selector uses what it sent itself."""
 
     def cached_tokens(self, request: Request, upstreams: Sequence[str], now: float) -> Sequence[float | None]:
         """The prompt tokens at the start of `request` that are in each upstream's cache, by upstream, in their order. None:

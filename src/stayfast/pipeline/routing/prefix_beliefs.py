@@ -10,7 +10,7 @@ from stayfast.core.engine_signals import EngineSignals
 from stayfast.core.types import Usage
 from stayfast.policy.routing.affinity import BLOCK_BYTES, AffinityConfig, SentPrefixes, blocks_of
 from stayfast.policy.routing.cache_truth import CacheTruth
-from stayfast.policy.routing.replica_cost import Lateness
+from stayfast.policy.routing.replica_cost import FailurePenalty
 
 TOLERANCE = 0.1  # of the prompt: an answer that shows so much less than believed is a sign of evictions
 TOKENS_A_BLOCK = BLOCK_BYTES // BYTES_A_TOKEN
@@ -22,19 +22,18 @@ class SentPrompt(Struct, frozen=True, gc=False):
     share: float
     n_blocks: int
     oldest_at: float  # when the last of these blocks was sent before
-    expected_s: float | None  # the cost of its upstream, for this prompt
 
 
 class PrefixBeliefs:
     """By upstream. Belongs to one loop; nothing here awaits."""
 
-    __slots__ = ("_config", "_late", "_prefixes", "_truths", "checked", "tokens")
+    __slots__ = ("_config", "_failures", "_prefixes", "_truths", "checked", "tokens")
 
     def __init__(self, config: AffinityConfig) -> None:
         self._config = config
         self._prefixes: dict[str, SentPrefixes] = {}
         self._truths: dict[str, CacheTruth] = {}
-        self._late: dict[str, Lateness] = {}
+        self._failures: dict[str, FailurePenalty] = {}
         self.tokens: dict[tuple[str, str], int] = {}  # of prompts sent, by upstream and kind: known, new
         self.checked: dict[tuple[str, str], int] = {}  # of answered prompts: input, cached, believed, or unreported
 
@@ -42,12 +41,13 @@ class PrefixBeliefs:
         """The tokens of a prompt that are believed to be in the upstream's cache, estimated by their bytes."""
         return self._prefixes_of(name).n_known(blocks, now) * TOKENS_A_BLOCK if blocks else 0.0
 
-    def late_s(self, name: str, now: float) -> float:
-        late = self._late.get(name)
-        return late.seconds(now) if late is not None else 0.0
+    def failed_s(self, name: str, now: float) -> float:
+        """What recent failures add to the upstream's cost."""
+        penalty = self._failures.get(name)
+        return penalty.seconds(now) if penalty is not None else 0.0
 
     def note_sent(self, name: str, blocks: Sequence[int], n_prompt: int, signals: EngineSignals | None,
-                  expected_s: float | None, now: float) -> SentPrompt:
+                  now: float) -> SentPrompt:
         """An attempt begins. n_prompt: its bytes; signals: of its engine."""
         prefixes = self._prefixes_of(name)
         if signals is not None and signals.kv_tokens:
@@ -57,15 +57,14 @@ class PrefixBeliefs:
         prefixes.record_sent(blocks, now)
         _count(self.tokens, name, "known", n_known * TOKENS_A_BLOCK)
         _count(self.tokens, name, "new", (n_prompt - n_known * BLOCK_BYTES) // BYTES_A_TOKEN)
-        return SentPrompt(min(1.0, n_known * BLOCK_BYTES / max(1, n_prompt)), n_known, oldest_at, expected_s)
+        return SentPrompt(min(1.0, n_known * BLOCK_BYTES / max(1, n_prompt)), n_known, oldest_at)
 
-    def note_first_token(self, name: str, sent: SentPrompt, ttft_s: float, now: float) -> None:
-        """The first token of an attempt arrived."""
-        if sent.expected_s is not None:
-            late = self._late.get(name)
-            if late is None:
-                self._late[name] = late = Lateness()
-            late.learn(ttft_s - sent.expected_s, now)
+    def note_failure(self, name: str, now: float) -> None:
+        """An attempt failed by the upstream's fault."""
+        penalty = self._failures.get(name)
+        if penalty is None:
+            self._failures[name] = penalty = FailurePenalty()
+        penalty.record_failure(now)
 
     def note_unanswered(self, name: str, sent: SentPrompt, blocks: Sequence[int]) -> None:
         """An attempt ended without a first token: its new blocks may not have been computed."""

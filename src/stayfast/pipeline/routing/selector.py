@@ -138,16 +138,16 @@ class UpstreamSelector:
                 _weigh(loads, peers)
             found = order_by_weight(loads, weights, rng)
         else:
-            found, note = self._order_by_cost(peers, request, aim, loads, owner, now, rng)
+            exact = self.exact.cached_tokens(request, names, now) if self.exact is not None and blocks else None
+            works = self._collect_works(peers, aim, exact, now)
+            found, note = self._order_by_cost(peers, works, aim, loads, owner=owner, rng=rng)
             notes += note
         return found, aim, notes
 
-    def _order_by_cost(self, peers: _Peers, request: Request, aim: "RoutingFeedback", loads: list[CandidateLoad],
-                       owner: int | None, now: float, rng: Random) -> tuple[list[int], list[str]]:
+    def _order_by_cost(self, peers: _Peers, works: list[ReplicaWork], aim: "RoutingFeedback", loads: list[CandidateLoad], *,
+                       owner: int | None, rng: Random) -> tuple[list[int], list[str]]:
         """The order, and a note on it if the upstreams differ in what they have of the prompt."""
         names, n_tokens = peers.names, aim.n_body / BYTES_A_TOKEN
-        exact = self.exact.cached_tokens(request, names, now) if self.exact is not None and aim.blocks else None
-        works = self._works(peers, aim, exact, now)
         cached = [work.cached for work in works]
         differ = min(cached) < max(cached)
         if owner is not None and not differ:
@@ -164,8 +164,9 @@ class UpstreamSelector:
         self.choices[names[first], result] = self.choices.get((names[first], result), 0) + 1
         return found, [_explain_choice(names, found, works, costs)] if result != "new" else []
 
-    def _works(self, peers: _Peers, aim: "RoutingFeedback", exact: Sequence[float | None] | None,
-               now: float) -> list[ReplicaWork]:
+    def _collect_works(self, peers: _Peers, aim: "RoutingFeedback", exact: Sequence[float | None] | None,
+                       now: float) -> list[ReplicaWork]:
+        """What each upstream has to do for this prompt, and before it."""
         works = []
         for index, (offer, name) in enumerate(zip(peers.offers, peers.names, strict=True)):
             member = offer.member
@@ -181,7 +182,7 @@ class UpstreamSelector:
             cached = exact[index] if exact is not None else None
             if cached is None:
                 cached = self.beliefs.cached_tokens(name, aim.blocks, now)
-            works.append(ReplicaWork(cached, ahead, n_running, rate, self.beliefs.late_s(name, now),
+            works.append(ReplicaWork(cached, ahead, n_running, rate, self.beliefs.failed_s(name, now),
                                      peers.weights[index] if peers.weights else 1.0))
         return works
 
@@ -227,11 +228,8 @@ class UpstreamSelector:
     def note_sent(self, aim: "RoutingFeedback", member: UpstreamState, now: float) -> int:
         """An attempt begins; returns how many tokens of its prompt the upstream probably has."""
         name, work = member.upstream.name, aim.works.get(member.upstream.name)
-        expected_s = None
-        if work is not None and work.rate is not None:
-            expected_s = (max(0.0, aim.n_body / BYTES_A_TOKEN - work.cached) + work.ahead) / work.rate + member.fastest_ttft_s
         signals: EngineSignals | None = self._signals.signals_of(name, now) if self._signals is not None else None
-        sent = self.beliefs.note_sent(name, aim.blocks, aim.n_prompt, signals, expected_s, now)
+        sent = self.beliefs.note_sent(name, aim.blocks, aim.n_prompt, signals, now)
         aim.sent[name] = sent
         n_tokens = aim.n_body / BYTES_A_TOKEN
         n_known = int(min(n_tokens, work.cached if work is not None else sent.share * aim.n_prompt / BYTES_A_TOKEN))
@@ -249,8 +247,11 @@ class UpstreamSelector:
             if len(responses) > MAX_RESPONSES:
                 del responses[next(iter(responses))]
 
-    def note_end(self, aim: "RoutingFeedback", name: str, seconds: float, *, is_lost: bool, is_whole: bool) -> None:
+    def note_end(self, aim: "RoutingFeedback", name: str, seconds: float, now: float, *, is_lost: bool,
+                 is_whole: bool) -> None:
         """A call failed by the endpoint's fault, or lost to a hedge."""
+        if not is_lost and self._has_affinity:
+            self.beliefs.note_failure(name, now)
         if self._outliers is None:
             return
         if is_lost:
@@ -311,15 +312,12 @@ class RoutingFeedback(Struct):
         if sent is not None:
             self.selector.beliefs.note_unanswered(name, sent, self.blocks)
 
-    def note_first_token(self, name: str, ttft_s: float, summary: AnswerSummary, now: float, *, is_whole: bool) -> None:
+    def note_first_token(self, name: str, ttft_s: float, summary: AnswerSummary, *, is_whole: bool) -> None:
         self.selector.note_first_token(self, name, ttft_s, summary.response_id if self.is_stored else None,
                                        is_whole=is_whole)
-        sent = self.sent.get(name)
-        if sent is not None and not is_whole:
-            self.selector.beliefs.note_first_token(name, sent, ttft_s, now)
 
-    def note_end(self, name: str, seconds: float, *, is_lost: bool, is_whole: bool) -> None:
-        self.selector.note_end(self, name, seconds, is_lost=is_lost, is_whole=is_whole)
+    def note_end(self, name: str, seconds: float, now: float, *, is_lost: bool, is_whole: bool) -> None:
+        self.selector.note_end(self, name, seconds, now, is_lost=is_lost, is_whole=is_whole)
 
 
 def session_of(headers: Sequence[tuple[str, str]]) -> bytes:

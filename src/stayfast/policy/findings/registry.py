@@ -13,6 +13,7 @@ from stayfast.policy.findings import (
     load,
     machine,
     network,
+    prefix_affinity,
     prices,
     prompt_caches,
     prompt_versions,
@@ -41,7 +42,7 @@ def _explain_targets(check: Check) -> Check:
 CHECKS: tuple[Check, ...] = tuple(_explain_targets(check) for check in (
     *latency.CHECKS, *targets.CHECKS, *hedging.CHECKS, *time_limits.CHECKS, *waits.CHECKS, *stages.CHECKS,
     *rate_limits.CHECKS, *upstream_health.CHECKS, *load.CHECKS, *prompts.CHECKS, *prompt_caches.CHECKS,
-    *prompt_versions.CHECKS, *caches.CHECKS, *stores.CHECKS, *engines.CHECKS, *replicas.CHECKS,
+    *prompt_versions.CHECKS, *caches.CHECKS, *stores.CHECKS, *engines.CHECKS, *prefix_affinity.CHECKS, *replicas.CHECKS,
     *network.CHECKS, *machine.CHECKS, *tenants.CHECKS, *durable_work.CHECKS, *prices.CHECKS))
 
 

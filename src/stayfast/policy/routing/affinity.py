@@ -53,7 +53,8 @@ class AffinityConfig:
     ttl_s: Annotated[float, SettingDoc(
         "Assumed lifetime of a prompt in an upstream's cache.", minimum=1, maximum=86_400)] = 600.0
     cache_tokens: Annotated[int, SettingDoc(
-        "Assumed size of an upstream's cache, in tokens, where its metrics do not show it.", minimum=1000, maximum=100_000_000)] = 1_000_000
+        "Assumed size of an upstream's cache, in tokens, where its metrics do not show it.", minimum=1000,
+        maximum=100_000_000)] = 1_000_000
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -143,8 +144,8 @@ class SentPrefixes:
             self._most = most_blocks
 
     def record_evicted(self, sent_at: float) -> None:
-        """Blocks that were last sent at that instant were gone later: so are all that were sent before. Of one answer at most
-        half of all blocks is forgotten.
+        """Blocks that were last sent at that instant were gone later: so are all that were sent before. One answer makes at
+        most half of all blocks forgotten.
         """
         at = self._at
         for block, used_at in list(islice(at.items(), len(at) // 2)):
