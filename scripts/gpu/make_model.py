@@ -10,6 +10,10 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM
+
 PAGES: Final = Path(__file__).parents[2] / "docs"
 N_WORDS: Final = 4096
 MAX_TOKENS: Final = 16_384
@@ -20,8 +24,6 @@ SPECIAL: Final = ("<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|
 
 def make_tokenizer(folder: Path) -> int:
     """Returns the size of its vocabulary."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
     tokenizer: Any = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -37,9 +39,6 @@ def make_tokenizer(folder: Path) -> int:
 
 def make_weights(folder: Path, n_words: int, hidden: int, layers: int) -> int:
     """Returns the number of parameters."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     torch.manual_seed(1)
     config = LlamaConfig(vocab_size=n_words, hidden_size=hidden, intermediate_size=3 * hidden, num_hidden_layers=layers,
                          num_attention_heads=hidden // 64, num_key_value_heads=max(1, hidden // 128),

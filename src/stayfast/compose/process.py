@@ -66,6 +66,13 @@ class StoredWork(NamedTuple):
     keys: KeysHost
 
 
+class LastingTasks(NamedTuple):
+    """What continues over a reload for upstreams with unchanged settings."""
+
+    credentials: CredentialTasks
+    kv_events: KvEventTasks
+
+
 class Process:
     """The running system with its background Tasks, and how a reload replaces it. Belongs to one loop."""
 
@@ -76,8 +83,7 @@ class Process:
         self._clock = SystemClock()
         self._rng = Random(os.urandom(16))
         self._tasks = ConnectionTasks(self.report)
-        self._credentials = CredentialTasks(self._tasks.spawn)
-        self._kv_events = KvEventTasks(self._tasks.spawn)
+        self._lasting = LastingTasks(CredentialTasks(self._tasks.spawn), KvEventTasks(self._tasks.spawn))
         self._engines = Engines(observers.sink, self._clock, self._rng)
         self._of_system: list[asyncio.Task[None]] = []  # end with the system at a reload
         self._of_process: list[asyncio.Task[None]] = []
@@ -106,7 +112,7 @@ class Process:
         self._stored = StoredWork(jobs, keys)
         observers.batch.add_listener(keys.tally)
         system = self._build(settings, None, await asyncio.to_thread(read_classifier_files, settings))
-        await self._credentials.start(system.credentials)
+        await self._lasting.credentials.start(system.credentials)
         await self._purge_epochs(system, None)
         self._current = ActiveSystem(system)
         self._begin(system)
@@ -152,8 +158,8 @@ class Process:
             await self._stored.jobs.stop(before_close=self._stored.keys.stop)
         self._observers.aggregate.turns.cancel_all()
         self._observers.probes.stop()
-        self._credentials.keep_only({})
-        self._kv_events.begin(None)
+        self._lasting.credentials.keep_only({})
+        self._lasting.kv_events.begin(None)
         for task in (*self._of_system, *self._of_process, self._purging):
             if task is not None:
                 task.cancel()
@@ -192,11 +198,11 @@ class Process:
                 unwanted = await self._engines.start_missing(settings.engines) if self._engine_addresses is None else []
                 files = await asyncio.to_thread(read_classifier_files, settings, old.files)
                 new = self._build(settings, old, files)
-                await self._credentials.start(new.credentials)
+                await self._lasting.credentials.start(new.credentials)
                 await self._purge_epochs(new, old)
                 self._current.swap(new)
             except (SettingsError, ValueError, OSError) as error:
-                self._credentials.keep_only(old.credentials)
+                self._lasting.credentials.keep_only(old.credentials)
                 sys.stderr.write(f"stayfast: the settings are wrong and were not loaded; the old ones stay:\n{error}\n")
                 self._observers.log.write_event("reload_refused", level="error", detail=str(error)[:_MAX_DETAIL_CHARS])
                 return
@@ -254,8 +260,8 @@ class Process:
                                                                      for watch in system.watches]]
         if system.refresher is not None:
             self._of_system.append(self._tasks.spawn(system.refresher.run()))
-        self._credentials.keep_only(system.credentials)
-        self._kv_events.begin(system.kv_events)
+        self._lasting.credentials.keep_only(system.credentials)
+        self._lasting.kv_events.begin(system.kv_events)
         self._system = system
         if self._stored is not None:
             self._stored.jobs.settings = system.settings
