@@ -21,9 +21,11 @@ from stayfast.server.paths import (
     LLM_PATHS,
     MAX_LISTED,
     REQUESTS,
+    SCALING,
     SETTINGS,
     STATE,
     TRAFFIC,
+    UPSTREAMS,
 )
 from stayfast.server.requests_query import LISTS, OUTCOMES
 from stayfast.server.snapshot.openapi import snapshot_paths, snapshot_schemas
@@ -160,6 +162,21 @@ _TRAFFIC: Json = {
                    "trial_columns": {"type": "array", "items": {"type": "string"}},
                    "rows": {"type": "array", "items": {"type": "array"}}},
 }
+_SCALING: Json = {
+    "type": "object", "required": ["pools"],
+    "properties": {"pools": {"type": "object", "additionalProperties": {
+        "type": "object", "required": ["queue", "running", "replicas_wanted", "why", "fresh_s"],
+        "properties": {"queue": {"type": "integer"}, "running": {"type": "integer"}, "n_replicas": {"type": "integer"},
+                       "n_ready": {"type": "integer"}, "replicas_wanted": {"type": "integer"}, "why": {"type": "string"},
+                       "cold_start_s": {"type": "number"}, "fresh_s": {"type": "number"},
+                       **{name: {"type": ["number", "null"]} for name in ("backlog_s", "saturation", "kv_used_ratio",
+                                                                          "slo_miss")}}}}},
+}
+_DRAINED: Json = {
+    "type": "object", "required": ["upstream", "draining", "workers", "silent_workers"],
+    "properties": {"upstream": {"type": "string"}, "draining": {"type": "boolean"}, "workers": {"type": "integer"},
+                   "silent_workers": {"type": "integer"}},
+}
 _GATEWAYS: Json = {
     "type": "object", "required": ["object", "data", "why_alone", "findings"],
     "properties": {
@@ -251,6 +268,7 @@ def document(version: str) -> Json:
                                      "State": _STATE, "Settings": _SETTINGS, "Conversations": _CONVERSATIONS,
                                      "Deleted": _DELETED, "Caches": _CACHES, "Gateways": _GATEWAYS,
                                      "Traffic": _TRAFFIC,
+                                     "Scaling": _SCALING, "Drained": _DRAINED,
                                      "Forgotten": _FORGOTTEN, **JOB_SCHEMAS, **BATCH_SCHEMAS, **KEY_SCHEMAS,
                                      **snapshot_schemas(), **classify_schemas(),
                                      "Kept": _STORED_ANSWER} | waterfalls,
@@ -310,6 +328,11 @@ def _cold_paths() -> Json:
     paths[GATEWAYS] = {"get": _cold("gateways", "The gateways that share state, for admins.", "Gateways", refused)}
     paths[TRAFFIC] = {"get": _cold("traffic", "Figures of the requests in memory, newest first, for admins.", "Traffic",
                                    refused)}
+    paths[SCALING] = {"get": _cold("scaling", "How many replicas each pool needs, and why, for admins.", "Scaling", refused)}
+    for what, summary in (("drain", "Send new requests to other upstreams."), ("undrain", "End a drain.")):
+        paths[f"{UPSTREAMS}/{{name}}/{what}"] = {
+            "parameters": [{"name": "name", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}],
+            "post": _cold(f"{what}_upstream", summary, "Drained", refused | {"404": "Unknown, or without phases."})}
     paths[STATE] = {"get": _cold("state", "The live state of this process's upstreams, for admins.", "State", refused)}
     responses: Json = {status: _error(description) for status, description in refused.items()}
     responses["200"] = {"description": "OK", "content": {"text/plain": {}}}

@@ -12,6 +12,7 @@ from stayfast.lab.claims.cancel import Cancel
 from stayfast.lab.claims.caps import CapsClaim
 from stayfast.lab.claims.classify import ClassifyClaim
 from stayfast.lab.claims.coalesce import Coalesce
+from stayfast.lab.claims.cold import ColdClaim
 from stayfast.lab.claims.deadline import DEADLINE
 from stayfast.lab.claims.diet import DietClaim
 from stayfast.lab.claims.doctor import DoctorClaim
@@ -54,7 +55,7 @@ def claims() -> dict[str, Claim]:
     found: tuple[Claim, ...] = (TruthClaim(), Overhead(), Cancel(), BudgetClaim(), Tail(), Mixed(), Hangs(), HedgeClaim(),
                                 SilentClaim(), Noisy(),
                                 Overload(), QUOTA,
-                                FleetClaim(), FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), CapsClaim(), LANES_CLAIM,
+                                FleetClaim(), FAIR, LEAKS, Brownout(), ColdClaim(), Storm(), StallsClaim(), CapsClaim(), LANES_CLAIM,
                                 Stragglers(),
                                 Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), AffinityClaim(),
                                 HistoryClaim(),

@@ -43,7 +43,8 @@ def _loading(scene: Scene, min_warm: int) -> Scene:
 
 
 def _starting(scene: Scene, seconds: float) -> Scene:
-    return scene.amend(with_upstream("small", phase="ready", cold_start_s=seconds)).set(routes={"classify": {"deadline": 30}})
+    amended = scene.amend(with_upstream("small", phase="ready", cold_start_s=seconds))
+    return amended.set(routes={"classify": {"deadline": 30}})
 
 
 def _prefixes(scene: Scene, hit: float | None, belief: float) -> Scene:

@@ -23,6 +23,7 @@ from stayfast.policy.warm.config import ReplicaConfig
 from stayfast.upstreams.base import AnswerStream, Call
 
 SESSION_HEADER = "x-session-id"
+PROBE_ID = "req_probe"  # of the gateway's own probes
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class StartingReplica:
     def __init__(self, name: str, provider: ProviderConfig, clock: Clock, times: ReplicaTimes) -> None:
         self.name = name
         self.engine = Simulated(name, provider, clock)
-        self.n_refused = self.n_early = 0  # requests before it listened, and before it was warm
+        self.n_refused = self.n_early = 0  # calls before it listened, and clients' calls before it was warm
         self._clock = clock
         self._times = times
         self._prefixes: set[str] = set()
@@ -59,7 +60,7 @@ class StartingReplica:
             self.n_refused += 1
             raise UpstreamFailed(self.name, Fault.CONNECT, f"upstream {self.name} refused the connection")
         if now < times.warm_at:
-            self.n_early += 1
+            self.n_early += call.request_id != PROBE_ID
             await asyncio.sleep(times.warm_at - now)
         prefix = dict(call.headers).get(SESSION_HEADER, "")
         async with self._prefill:
