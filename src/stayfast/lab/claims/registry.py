@@ -2,6 +2,7 @@
 
 from stayfast.lab.claims.agent import AGENT
 from stayfast.lab.claims.batch_run import BatchRunClaim
+from stayfast.lab.claims.batcher import BatcherClaim
 from stayfast.lab.claims.board import BoardClaim
 from stayfast.lab.claims.brownout import Brownout
 from stayfast.lab.claims.budget import BudgetClaim
@@ -53,7 +54,7 @@ def claims() -> dict[str, Claim]:
                                 FleetClaim(), FAIR, LEAKS, Brownout(), Storm(), StallsClaim(), CapsClaim(), LANES_CLAIM,
                                 Stragglers(),
                                 Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), HistoryClaim(),
-                                SemanticClaim(), TiersClaim(), ClassifyClaim(), TableClaim(), DietClaim(),
+                                SemanticClaim(), TiersClaim(), ClassifyClaim(), BatcherClaim(), TableClaim(), DietClaim(),
                                 BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
                                 DoctorClaim(), JobThroughput(), BoardClaim(), PlanClaim(), DEADLINE, TOOLS, PARTIAL,
                                 AGENT)
