@@ -145,7 +145,8 @@ class CurrentSystem:
         routes, now = running.gateway.router.routes, self._clock.now()
         return {**limit_rows(running.registry), **ejection_rows(routes, now), **prediction_error_rows(running.registry),
                 **route_cache_rows(routes),
-                **store_rows(running.stores), **prefix_gauges(routes, now), **semantic_gauges(routes), **encoder_gauges(running.embedding),
+                **store_rows(running.stores), **prefix_gauges(routes, now), **semantic_gauges(routes),
+                **encoder_gauges(running.embedding),
                 **tier_evidence_gauges(routes),
                 **thread_rows(running.turns), **self.read_job_gauges(), **quota_gauges(running.leases),
                 **credential_gauges(running.credentials),

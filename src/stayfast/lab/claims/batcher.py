@@ -55,8 +55,8 @@ REAL_GOAL, REAL_FIXED_GOAL, REAL_SHORT_GOAL = 1.1, 0.7, 0.85
 HANG_S, HELD_S = 4.0, 2.0
 BOUND: Final = 2_000  # tokens, in overload
 TIMES_BOUND: Final = 10
-_WORDS: Final = re.findall(r"\w+", """how do i reset my password when the account is locked and what time does support open on
-                           monday for questions about a refund of last month""")
+_WORDS: Final = re.findall(r"\w+", """how do i reset my password when the account is locked and what time does support open
+                           on monday for questions about a refund of last month""")
 
 
 @dataclass(frozen=True, slots=True)
