@@ -103,7 +103,7 @@ def test_too_many_tokens_and_other_apis_are_refused(client: openai.OpenAI, gatew
 
 
 def test_overload_is_429_with_retry_after(client: openai.OpenAI, gateway: Gateway) -> None:
-    """Of requests at the same time that exceed the bound together, some are answered, and the rest learn when to come back."""
+    """Of requests that exceed the bound together, some are answered, and the rest learn when to come back."""
     client.embeddings.create(model="minilm", input="waits until the encoder is loaded")
     with ThreadPoolExecutor(6) as threads:
         found = list(threads.map(lambda part: post(gateway, "/v1/embeddings", model="minilm", input=[
