@@ -112,9 +112,7 @@ async def load_embedder(embedding: Embedders, config: EmbedderConfig, clock: Clo
     minilm, batched = import_module("stayfast.stores.onnx_embedder"), import_module("stayfast.stores.batched_embedder")
     cache_dir = config.cache_dir or str(cache_directory(read_environment()))
     model = await asyncio.to_thread(minilm.load_encoder, config, cache_dir)
-    foreground = batched.BatchedEmbedder(model, config, clock)
-    embedding.install(foreground, batched.BatchedEmbedder(model, config, clock))
-    embedding.serve(foreground)
+    embedding.serve(batched.BatchedEmbedder(model, config, clock), batched.BatchedEmbedder(model, config, clock))
 
 
 async def restore_learned(routes: Mapping[str, Route], embedding: Embedders, config: EmbedderConfig,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from stayfast.compose.caching import Stores, prefix_counts, prefix_gauges, semantic_gauges, store_rows
 from stayfast.compose.credentials import Sources, credential_gauges
+from stayfast.compose.encoder_metrics import encoder_counts, encoder_gauges
 from stayfast.compose.enough import tier_evidence_counts, tier_evidence_gauges
 from stayfast.compose.fleet import quota_counters, quota_gauges
 from stayfast.compose.history_reports import history_counts
@@ -31,6 +32,7 @@ from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.resilience.stall import TokenFlow
 from stayfast.settings import Settings
 from stayfast.settings.effective import SettingsReport
+from stayfast.stores.embedder import Embedders
 from stayfast.turns.served import ServedTurn
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 from stayfast.workers.fleet.quota_leases import QuotaLeases
@@ -52,6 +54,7 @@ class Running:
     effective: SettingsReport | None = None  # None: in a laboratory
     credentials: Sources = field(default_factory=dict)
     passthrough: PassThrough | None = None  # None: it is off
+    embedding: Embedders | None = None  # None: nothing needs an encoder
     kv_events: KvEvents | None = None  # None: no engine publishes any
 
 
@@ -172,6 +175,7 @@ class CurrentSystem:
                 **ejection_rows(routes, now), **prediction_error_rows(running.registry),
                 **route_cache_rows(routes),
                 **store_rows(running.stores), **prefix_gauges(routes, now), **semantic_gauges(routes),
+                **encoder_gauges(running.embedding),
                 **tier_evidence_gauges(routes),
                 **thread_rows(running.turns), **self.read_job_gauges(), **quota_gauges(running.leases),
                 **credential_gauges(running.credentials), **kv_event_gauges(running.kv_events, now),
@@ -183,4 +187,5 @@ class CurrentSystem:
         leases = running.leases if running is not None else None
         return {**selection_rows(routes), **tier_rows(routes), **tier_evidence_counts(routes), **prefix_counts(routes),
                 **history_counts(routes), **kv_event_counts(self.kv_events()),
+                **encoder_counts(running.embedding if running is not None else None),
                 **quota_counters(leases)} if routes else {}

@@ -318,7 +318,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     prober = Prober(_probed(settings, registry), ProbeConfig(), clock, rng, sink)
     effective = SettingsReport(settings, old.effective if old is not None else None, clock.wall())
     observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()),
-                                   peer_addresses(settings), observers.leases, effective, credentials, passing,
+                                   peer_addresses(settings), observers.leases, effective, credentials, passing, embeds,
                                    kv_events))
     return System(settings, gateway, registry, prober, observers.aggregate, observers.signals.board, open_stores, turns,
                   credentials, embedding=embeds, leases=observers.leases,

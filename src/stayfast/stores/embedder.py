@@ -137,10 +137,11 @@ class ServedEmbedder(Embedder, Protocol):
 class Embedders:
     """The embedders of a process; None until the model is loaded."""
 
-    __slots__ = ("background", "foreground", "loaded", "served")
+    __slots__ = ("background", "counted", "foreground", "loaded", "served")
 
     def __init__(self, foreground: Embedder | None = None, background: Embedder | None = None) -> None:
         self.foreground = foreground  # for texts that a client waits for
+        self.counted: dict[str, ServedEmbedder] = {}  # by use, for metrics
         self.loaded = asyncio.Event()  # for clients
         self.served: ServedEmbedder | None = None  # the one of the foreground, if it can answer clients
         self.background = background  # for all other texts; has its own thread, so that it does not delay clients
@@ -149,9 +150,11 @@ class Embedders:
         """Install the embedders after the model has been loaded."""
         self.foreground, self.background = foreground, background
 
-    def serve(self, embedder: ServedEmbedder) -> None:
-        """Let clients use one of the installed embedders."""
-        self.served = embedder
+    def serve(self, foreground: ServedEmbedder, background: ServedEmbedder) -> None:
+        """Install embedders of which clients may use the first one."""
+        self.install(foreground, background)
+        self.served = foreground
+        self.counted = {"foreground": foreground, "background": background}
         self.loaded.set()
 
     def close(self) -> None:

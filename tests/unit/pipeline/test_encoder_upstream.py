@@ -48,8 +48,7 @@ def on(check: Callable[[EncoderUpstream, BatchedEmbedder], Awaitable[None]], con
     async def main() -> None:
         clock, embedders = SystemClock(), Embedders()
         embedder = BatchedEmbedder(Letters(), config, clock)
-        embedders.install(embedder, embedder)
-        embedders.serve(embedder)
+        embedders.serve(embedder, embedder)
         try:
             async with asyncio.timeout(10):
                 await check(EncoderUpstream("enc", embedders, clock), embedder)

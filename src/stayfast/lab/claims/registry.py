@@ -3,6 +3,7 @@
 from stayfast.lab.claims.affinity import AffinityClaim
 from stayfast.lab.claims.agent import AGENT
 from stayfast.lab.claims.batch_run import BatchRunClaim
+from stayfast.lab.claims.batcher import BatcherClaim
 from stayfast.lab.claims.board import BoardClaim
 from stayfast.lab.claims.brownout import Brownout
 from stayfast.lab.claims.budget import BudgetClaim
@@ -55,11 +56,11 @@ def claims() -> dict[str, Claim]:
     found: tuple[Claim, ...] = (TruthClaim(), Overhead(), Cancel(), BudgetClaim(), Tail(), Mixed(), Hangs(), HedgeClaim(),
                                 SilentClaim(), Noisy(),
                                 Overload(), QUOTA,
-                                FleetClaim(), FAIR, LEAKS, Brownout(), ColdClaim(), Storm(), StallsClaim(), CapsClaim(), LANES_CLAIM,
+                                FleetClaim(), FAIR, LEAKS, Brownout(), ColdClaim(), Storm(), StallsClaim(), CapsClaim(),
+                                LANES_CLAIM,
                                 Stragglers(),
-                                Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), AffinityClaim(),
-                                HistoryClaim(),
-                                SemanticClaim(), TiersClaim(), ClassifyClaim(), TableClaim(), DietClaim(),
+                                Isolation(), Coalesce(), CacheLookupCost(), PrefixClaim(), AffinityClaim(), HistoryClaim(),
+                                SemanticClaim(), TiersClaim(), ClassifyClaim(), BatcherClaim(), TableClaim(), DietClaim(),
                                 BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
                                 DoctorClaim(), JobThroughput(), BoardClaim(), PlanClaim(), DEADLINE, TOOLS, PARTIAL,
                                 AGENT, EngineClaim(), PrefixChatClaim(), SignalsClaim())

@@ -189,6 +189,12 @@ STORE_ENTRIES = _gauge("cache_store_entries", "Answers of a named store in memor
 PREFIX_MOVING = _gauge("prefix_moving_tokens", "Tokens per request kept out of the provider's cache by a changing block "
                        "(maximum of the workers).", *_WHERE)
 SEMANTIC_ENTRIES = _gauge("semantic_entries", "Questions in the semantic index.", "route")
+ENCODER_TEXTS = _counter("encoder_texts", "Texts by result: encoded, expired before they ran, refused because too many "
+                         "tokens waited.", "use", "result")
+ENCODER_BATCHES = _counter("encoder_batches", "Batches of the encoder.", "use")
+ENCODER_SPLITS = _counter("encoder_splits", "Batches that failed or overran, and were run again text by text.", "use")
+ENCODER_TOKENS = _counter("encoder_tokens", "Tokens that the encoder computed: of texts, and padding.", "use", "kind")
+ENCODER_WAITING = _gauge("encoder_waiting_tokens", "Tokens of texts that wait for the encoder or run.", "use")
 SEMANTIC_LABELS = _gauge("semantic_labels", "Answers compared since the start or the last drift.", "route")
 SEMANTIC_SHADOW = _gauge("semantic_shadow", "1 while semantic hits are not served yet (maximum of the workers).", "route")
 SEMANTIC_ERROR = _gauge("semantic_error_ratio", "Share of wrong semantic hits: likely, and 95 % bounds low and high "
@@ -244,6 +250,7 @@ FAMILIES = (
     SPIKE_FACTOR, CACHE_BYTES, CACHE_ENTRIES, STORE_BYTES, STORE_ENTRIES, PREFIX_MOVING, WORKERS, FLEET_BREAKERS,
     FLEET_GATEWAYS, FLEET_AGE, WEBSOCKETS, WEBSOCKET_MESSAGES, BUILD_INFO, SEMANTIC,
     CLASSIFIED, GUARDED, ROUTED_BY_CLASS,
+    ENCODER_TEXTS, ENCODER_BATCHES, ENCODER_SPLITS, ENCODER_TOKENS, ENCODER_WAITING,
     SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR, SEMANTIC_JUDGED, SEMANTIC_JUDGE_MISS,
     TIER_COMPARED, TIER_LABELS, TIER_PROVEN,
     QUOTA_SLACK, QUOTA_EXACT, QUOTA_STORE_LOST, QUOTA_STORE_CALLS, JOBS, JOBS_OLDEST,

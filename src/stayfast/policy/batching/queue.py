@@ -87,7 +87,8 @@ class QueueFull(NamedTuple):
 class BatchQueue(Generic[W]):
     """The texts that wait for one encoder. Changed only by its owner."""
 
-    __slots__ = ("_heaps", "_n_queued", "_promised", "_promised_at", "_rate", "_waiting", "cost", "limits", "n_running_tokens", "n_waiting_tokens")
+    __slots__ = ("_heaps", "_n_queued", "_promised", "_promised_at", "_rate", "_waiting", "cost", "limits",
+                 "n_running_tokens", "n_waiting_tokens")
 
     def __init__(self, limits: QueueLimits) -> None:
         self.limits = limits

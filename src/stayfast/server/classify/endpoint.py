@@ -11,7 +11,7 @@ from stayfast.keys.principal import allows_route
 from stayfast.pipeline.classify.classifier import TextClassifier
 from stayfast.policy.classify.head import Classification
 from stayfast.server.backend import ActiveSystem
-from stayfast.stores.embedder import NoEmbedder
+from stayfast.stores.embedder import EmbedderBusy, NoEmbedder
 from stayfast.wire.classify.endpoint import ClassifiedInput, decode_classify_request, encode_classify_reply
 
 MAX_RUNNING: Final = 64  # requests that wait for an encoder
@@ -48,6 +48,9 @@ class ClassifyEndpoint:
         self._n_running += 1
         try:
             found = await self._classify(classifier, request.texts)
+        except EmbedderBusy as busy:
+            raise Shed("Too many texts wait for the classifier's embedder.", reason="classify_busy", status=429,
+                       code="classify_busy", retry_after_s=busy.retry_after_s or _RETRY_S) from None
         except (NoEmbedder, TimeoutError):
             raise Shed(f"The classifier {request.model!r} cannot compute vectors now: its embedder is not loaded, or is too "
                        "slow. The operator's log has the cause.", reason="classifier_not_ready",

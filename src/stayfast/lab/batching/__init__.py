@@ -1,0 +1,1 @@
+"""Modelled encoders and the batchers that users have today."""
