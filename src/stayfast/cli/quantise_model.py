@@ -11,9 +11,9 @@ import msgspec
 from stayfast.cli import print_message
 from stayfast.cli.terminal import ProgressLine
 from stayfast.core.units import make_printable
+from stayfast.engine.model_file import UnreadableModel, read_shape
 from stayfast.engine.quantise.model_file import ConversionPlan, NotQuantisable, plan_conversion
 from stayfast.engine.quantise.writer import check_target, write_quantised
-from stayfast.lab.plan.model_memory import UnreadableModel, read_shape
 from stayfast.lab.quantise.accuracy import TextTooShort
 from stayfast.lab.quantise.check import (
     DEFAULT_TEXT,

@@ -305,10 +305,8 @@ class WorkerAggregate:
                 return msgspec.msgpack.encode(await self._list_requests(question.query))
             case "caches" | "purge" | "answer" | "histories":
                 return await self._answer_about_caches(question)
-            case "traffic":
-                return msgspec.msgpack.encode(await self._list_traffic())
-            case "prompts":
-                return msgspec.msgpack.encode(await self._compare_prompts(*question.request_id.split(" ", 1)))
+            case "traffic" | "prompts":
+                return await self._answer_about_prompts(question)
             case "turn":
                 return await self._find_turn(question.turn)
             case "snapshot":
@@ -321,6 +319,11 @@ class WorkerAggregate:
                 return self._report_to_speaker(question.news)
             case _:
                 return msgspec.msgpack.encode(self._find_request(question))
+
+    async def _answer_about_prompts(self, question: _Question) -> bytes:
+        if question.what == "traffic":
+            return msgspec.msgpack.encode(await self._list_traffic())
+        return msgspec.msgpack.encode(await self._compare_prompts(*question.request_id.split(" ", 1)))
 
     async def _answer_about_caches(self, question: _Question) -> bytes:
         if question.what == "answer":

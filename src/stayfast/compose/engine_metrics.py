@@ -69,8 +69,9 @@ def open_engine_client(name: str, upstream: HttpUpstream, clock: Clock, root: st
     """A client for the endpoints at `root` (empty: the root of the upstream's base URL), and the headers with its key. Its
     connections are its own, and appear in no metric.
     """
-    client = HttpClient(name, HttpConfig(root or upstream.base_url.removesuffix("/v1"), max_connections=1, http="1.1", ca_file=upstream.ca_file,
-                                         verify=upstream.verify), sink=Fanout(), clock=clock)
+    config = HttpConfig(root or upstream.base_url.removesuffix("/v1"), max_connections=1, http="1.1",
+                        ca_file=upstream.ca_file, verify=upstream.verify)
+    client = HttpClient(name, config, sink=Fanout(), clock=clock)
     headers = [("accept-encoding", "identity"),
                *[(header.lower(), value.reveal()) for header, value in upstream.headers.items()]]
     if upstream.key is not None:

@@ -15,9 +15,10 @@ import msgspec
 
 from stayfast.core.units import format_digits
 from stayfast.lab.plan.changes import Change
-from stayfast.lab.plan.model_memory import MemoryPlan, ModelShape, plan_memory
+from stayfast.lab.plan.model_memory import MemoryPlan, plan_memory
 from stayfast.lab.quantise.report import QuantiseReport, QuantiseVerdict
 from stayfast.lab.quantise.report_text import format_change
+from stayfast.policy.engine.sizing import ModelShape
 
 _COLUMNS: Final = 80
 _QUANTISE: Final = "quantise"

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from stayfast.engine.process import n_cores
+from stayfast.engine.machine import n_cores
 from stayfast.engine.quantise.model_file import ConversionPlan
 from stayfast.lab.quantise.accuracy import AccuracyFigures, compare_scores, cut_text, score_source, summarise_losses
 from stayfast.lab.quantise.loaded_model import load_model
