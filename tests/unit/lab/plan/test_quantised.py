@@ -26,7 +26,7 @@ def test_plan_quantised_memory_is_that_of_each_model() -> None:
     assert found.after.most_concurrent == int((4e9 * 0.9 - 0.3e9 - 1e9) / each)
     assert found.after.tokens_per_s_alone == pytest.approx(50e9 / (0.3e9 + each))
     text = format_quantised([found])
-    for words in ("quantise to q4_0: m.q4_0.gguf", "weights 1.00 -> 0.300 GB", "most requests at a time: 24 -> 35",
+    for words in ("quantise to q4_0: m.q4_0.gguf", "weights 1.00 GB -> 300 MB", "most requests at a time: 24 -> 35",
                   "measured: 10.0 -> 16.0 tokens/s", "x 1.60 [1.50, 1.70]", "KL 0.0100", "holds",
                   "source: /models/m.q4_0.gguf.json"):
         assert words in text, text
