@@ -17,7 +17,7 @@ from stayfast.core.units import format_digits
 from stayfast.lab.plan.changes import Change
 from stayfast.lab.plan.model_memory import MemoryPlan, plan_memory
 from stayfast.lab.quantise.report import QuantiseReport, QuantiseVerdict
-from stayfast.lab.quantise.report_text import format_change
+from stayfast.lab.quantise.report_text import format_bytes, format_change
 from stayfast.policy.engine.sizing import ModelShape
 
 _COLUMNS: Final = 80
@@ -68,21 +68,18 @@ def format_quantised(found: Sequence[QuantisedMemory]) -> str:
     lines = []
     for one in found:
         lines += [f"quantise to {one.measured.to}: {one.after.model}",
-                  f"  weights {_change(one, 'weight_bytes', 1e9, ' GB')}"]
+                  f"  weights {format_bytes(one.before.weight_bytes)} -> {format_bytes(one.after.weight_bytes)}"]
         if one.before.most_concurrent is not None:
             lines.append(f"  most requests at a time: {one.before.most_concurrent:,} -> {one.after.most_concurrent:,}")
-        if one.before.tokens_per_s_alone is not None:
-            lines.append(f"  by memory bandwidth: {_change(one, 'tokens_per_s_alone', 1.0, ' tokens/s for one answer')}")
+        if one.before.tokens_per_s_alone is not None and one.after.tokens_per_s_alone is not None:
+            lines.append(f"  by memory bandwidth: {format_digits(one.before.tokens_per_s_alone)} -> "
+                         f"{format_digits(one.after.tokens_per_s_alone)} tokens/s for one answer")
         speed = one.measured.speed
         if speed is not None:
             ratio = speed.answer_ratio
             lines.append(f"  measured: {format_digits(speed.answer_before)} -> {format_digits(speed.answer_after)} tokens/s "
                          f"for one answer, x {ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]")
         lines += [f"  {format_change(one.measured)}", f"  source: {one.report}"]
-    return "\n".join(part for line in lines for part in textwrap.wrap(
+    return "\n".join(part.rstrip() for line in lines for part in textwrap.wrap(
         line, _COLUMNS, subsequent_indent="    ", drop_whitespace=False)) + "\n"
 
-
-def _change(one: QuantisedMemory, name: str, unit: float, unit_name: str) -> str:
-    before, after = (float(getattr(side, name)) / unit for side in (one.before, one.after))
-    return f"{format_digits(before)} -> {format_digits(after)}{unit_name}"

@@ -12,7 +12,7 @@ from stayfast.engine.machine import n_cores
 from stayfast.engine.quantise.model_file import ConversionPlan
 from stayfast.lab.quantise.accuracy import AccuracyFigures, compare_scores, cut_text, score_source, summarise_losses
 from stayfast.lab.quantise.loaded_model import load_model
-from stayfast.lab.quantise.questions import Question, QuestionFigures, answer_questions, compare_answers, count_needed
+from stayfast.lab.quantise.questions import QuestionFigures, UserQuestion, answer_questions, compare_answers, count_needed
 from stayfast.lab.quantise.report import LossBounds, ModelSide, QuantiseReport, judge
 from stayfast.lab.quantise.speed import MOST_ROUNDS, SpeedFigures, measure_speed
 from stayfast.lab.quantise.token_scores import make_scorer
@@ -31,7 +31,7 @@ class CheckOptions(msgspec.Struct, frozen=True):
     text_name: str
     text: str
     questions_name: str = ""
-    questions: Sequence[Question] = ()
+    questions: Sequence[UserQuestion] = ()
     n_threads: int = 0
     seed: int = 1
     most_chunks: int = MOST_CHUNKS

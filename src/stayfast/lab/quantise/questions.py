@@ -30,7 +30,7 @@ class UnreadableQuestions(ValueError):
     """The file of questions cannot be used; the message names the entry."""
 
 
-class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class UserQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """expected: the whole answer, spaces apart. contains: each must occur, in upper or lower case. regex: must occur."""
 
     question: str
@@ -72,7 +72,7 @@ class QuestionFigures(msgspec.Struct, frozen=True):
     changed: list[ChangedAnswer]
 
 
-def read_questions(path: Path) -> list[Question]:
+def read_questions(path: Path) -> list[UserQuestion]:
     """Read a YAML list, or JSON Lines (by the suffix .jsonl). Raises UnreadableQuestions, OSError."""
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -89,9 +89,9 @@ def _number(found: Any) -> list[tuple[str, Any]]:
     return [(f"entry {number}", row) for number, row in enumerate(found, 1)] if isinstance(found, list) else []
 
 
-def _read(path: Path, place: str, row: Any) -> Question:
+def _read(path: Path, place: str, row: Any) -> UserQuestion:
     try:
-        question = msgspec.convert(row, Question)
+        question = msgspec.convert(row, UserQuestion)
         re.compile(question.regex or "")
     except (msgspec.ValidationError, re.error) as error:
         raise UnreadableQuestions(f"{path}, {place}: {error}") from error
@@ -114,7 +114,8 @@ class _Completion(msgspec.Struct):
     choices: list[_Choice]
 
 
-async def answer_questions(model: LoadedModel, questions: Sequence[Question], report: Callable[[float], None]) -> list[str]:
+async def answer_questions(model: LoadedModel, questions: Sequence[UserQuestion],
+                           report: Callable[[float], None]) -> list[str]:
     """The answers, at temperature 0. Raises ModelFailed."""
     answers = []
     for number, one in enumerate(questions):
@@ -130,7 +131,7 @@ async def answer_questions(model: LoadedModel, questions: Sequence[Question], re
     return answers
 
 
-def compare_answers(file: str, questions: Sequence[Question], before: Sequence[str],
+def compare_answers(file: str, questions: Sequence[UserQuestion], before: Sequence[str],
                     after: Sequence[str]) -> QuestionFigures:
     """file: the name of the file of questions."""
     rows = list(zip(questions, before, after, strict=True))

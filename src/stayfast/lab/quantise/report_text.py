@@ -41,10 +41,10 @@ def _memory(report: QuantiseReport) -> Iterator[str]:
                            ("file", before.file_bytes, after.file_bytes),
                            ("process, resident", before.resident_bytes, after.resident_bytes)):
         if old and new:
-            yield _row(name, _bytes(old), _bytes(new), f"{new / old:.0%}")
+            yield _row(name, format_bytes(old), format_bytes(new), f"{new / old:.0%}")
     yield f"  types                 {_types(before)} -> {_types(after)}"
     if report.kv_bytes_per_token is not None:
-        kinds = ", ".join(f"{kind} {_bytes(size)}" for kind, size in report.kv_bytes_per_token.items())
+        kinds = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in report.kv_bytes_per_token.items())
         yield f"  KV cache of a token   {kinds}; unchanged by the weights' type"
 
 
@@ -119,7 +119,8 @@ def _percent(one: Estimate95) -> str:
     return f"{one.value:.2%} [{one.low:.2%}, {one.high:.2%}]"
 
 
-def _bytes(n_bytes: float) -> str:
+def format_bytes(n_bytes: float) -> str:
+    """12345678 -> 12.3 MB."""
     for bound, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if n_bytes >= bound:
             return f"{format_digits(n_bytes / bound)} {unit}"

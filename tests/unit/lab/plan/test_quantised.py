@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from stayfast.lab.plan.changes import parse_changes
-from stayfast.lab.plan.model_memory import ModelShape
 from stayfast.lab.plan.quantised import QuantisedMemory, format_quantised, plan_quantised, use_measured_speed
 from stayfast.lab.quantise.report import QuantiseReport, QuantiseVerdict
+from stayfast.policy.engine.sizing import ModelShape
 from tests.unit.lab.quantise.report_rig import make_example
 
 SHAPE = ModelShape("m", 500_000_000, 16, 8, 64, 1100)
@@ -26,7 +26,7 @@ def test_plan_quantised_memory_is_that_of_each_model() -> None:
     assert found.after.most_concurrent == int((4e9 * 0.9 - 0.3e9 - 1e9) / each)
     assert found.after.tokens_per_s_alone == pytest.approx(50e9 / (0.3e9 + each))
     text = format_quantised([found])
-    for words in ("quantise to q4_0: m.q4_0.gguf", "weights 1.00 -> 0.300 GB", "most requests at a time: 24 -> 35",
+    for words in ("quantise to q4_0: m.q4_0.gguf", "weights 1.00 GB -> 300 MB", "most requests at a time: 24 -> 35",
                   "measured: 10.0 -> 16.0 tokens/s", "x 1.60 [1.50, 1.70]", "KL 0.0100", "holds",
                   "source: /models/m.q4_0.gguf.json"):
         assert words in text, text

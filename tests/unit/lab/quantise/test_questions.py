@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.lab.quantise.questions import (
-    Question,
     UnreadableQuestions,
+    UserQuestion,
     compare_answers,
     count_needed,
     mcnemar_p,
@@ -39,15 +39,16 @@ def test_read_questions_bad_entry_is_named(tmp_path: Path, name: str, text: str,
 
 
 @pytest.mark.parametrize(("question", "answer", "is_right"), [
-    (Question("q", expected="Four, exactly."), " Four,\n exactly. ", True), (Question("q", expected="4"), "44", False),
-    (Question("q", contains="Paris"), "It is PARIS.", True), (Question("q", contains=["a", "z"]), "only a", False),
-    (Question("q", regex=r"\b4\b"), "is 4.", True), (Question("q", regex=r"^4$", contains="4"), "44", False)])
-def test_is_right_all_that_is_expected_counts(question: Question, answer: str, *, is_right: bool) -> None:
+    (UserQuestion("q", expected="Four, exactly."), " Four,\n exactly. ", True),
+    (UserQuestion("q", expected="4"), "44", False),
+    (UserQuestion("q", contains="Paris"), "It is PARIS.", True), (UserQuestion("q", contains=["a", "z"]), "only a", False),
+    (UserQuestion("q", regex=r"\b4\b"), "is 4.", True), (UserQuestion("q", regex=r"^4$", contains="4"), "44", False)])
+def test_is_right_all_that_is_expected_counts(question: UserQuestion, answer: str, *, is_right: bool) -> None:
     assert question.is_right(answer) is is_right
 
 
 def test_compare_answers_lost_and_gained_are_listed() -> None:
-    questions = [Question(str(n), expected="yes") for n in range(4)]
+    questions = [UserQuestion(str(n), expected="yes") for n in range(4)]
     found = compare_answers("q.yaml", questions, ["yes", "yes", "no", "no"], ["yes", "no", "yes", "nope"])
     assert (found.n_right_before, found.n_right_after, found.n_lost, found.n_gained, found.n_reworded) == (2, 2, 1, 1, 3)
     assert [(one.question, one.is_lost) for one in found.changed] == [("1", True), ("2", False)]
@@ -56,7 +57,7 @@ def test_compare_answers_lost_and_gained_are_listed() -> None:
 
 
 def test_compare_answers_few_questions_show_nothing() -> None:
-    questions = [Question(str(n), expected="yes") for n in range(20)]
+    questions = [UserQuestion(str(n), expected="yes") for n in range(20)]
     found = compare_answers("q.yaml", questions, ["yes"] * 20, ["yes"] * 20)
     assert found.loss.value == 0
     assert found.loss.high > 0.1
@@ -67,7 +68,7 @@ def test_count_needed_is_the_fewest_that_exclude_the_bound(bound: float) -> None
     n = count_needed(bound)
     for n_questions, is_enough in ((n, True), (n - 1, False)):
         answers = ["yes"] * n_questions
-        found = compare_answers("q", [Question("q", expected="yes")] * n_questions, answers, answers)
+        found = compare_answers("q", [UserQuestion("q", expected="yes")] * n_questions, answers, answers)
         assert (found.loss.high <= bound) is is_enough
 
 
@@ -82,6 +83,6 @@ def test_compare_answers_interval_contains_the_loss(n_lost: int, n_gained: int, 
     rows = [("yes", "no")] * n_lost + [("no", "yes")] * n_gained + [("yes", "yes")] * n_same
     if not rows:
         return
-    found = compare_answers("q", [Question("q", expected="yes")] * len(rows), *map(list, zip(*rows, strict=True)))
+    found = compare_answers("q", [UserQuestion("q", expected="yes")] * len(rows), *map(list, zip(*rows, strict=True)))
     assert found.loss.low <= found.loss.value <= found.loss.high
     assert found.loss.value == pytest.approx((found.n_right_before - found.n_right_after) / len(rows))
