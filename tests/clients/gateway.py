@@ -26,7 +26,8 @@ DIALECTS = ("chat", "responses", "messages")  # what the upstream behind the rou
 SETTINGS = """
 server: {{host: 127.0.0.1, sse_keepalive_s: {keepalive_s}}}
 upstreams:
-  chat: {{kind: openai, base_url: "{origin}/v1", key: sk-upstream-key, apis: [chat, completions, embeddings], probe: false}}
+  chat: {{kind: openai, base_url: "{origin}/v1", key: sk-upstream-key, probe: false,
+         apis: [chat, completions, embeddings, rerank]}}
   responses: {{kind: openai, base_url: "{origin}/v1", key: sk-upstream-key, apis: [responses], probe: false}}
   messages: {{kind: anthropic, base_url: "{origin}", key: sk-upstream-key, probe: false}}
 routes:

@@ -35,6 +35,19 @@ def test_embeddings_of_an_upstream_without_any(openai_client: openai.OpenAI, mar
     assert "embeddings" in caught.value.message
 
 
+def test_rerank_passes_to_an_upstream_that_speaks_it(openai_client: openai.OpenAI, upstream: Upstream, marker: str) -> None:
+    """The request's form is Cohere's v1; unknown fields pass, and the answer arrives as the upstream sent it."""
+    body = {"model": "via-chat", "query": marker, "documents": ["a", "abc", "ab"], "top_n": 2, "max_chunks_per_doc": 3}
+    answer = openai_client.post("/rerank", body=body, cast_to=dict)
+    assert answer["results"] == [{"index": 1, "relevance_score": 0.03}, {"index": 2, "relevance_score": 0.02}]
+    assert upstream.wait_for(marker).body == body | {"model": UPSTREAM_MODEL}
+
+
+def test_rerank_of_an_upstream_without_it_names_the_api(openai_client: openai.OpenAI, marker: str) -> None:
+    with pytest.raises(openai.BadRequestError, match="rerank"):
+        openai_client.post("/rerank", body={"model": "via-messages", "query": marker, "documents": ["a"]}, cast_to=dict)
+
+
 def test_completions(openai_client: openai.OpenAI, marker: str) -> None:
     """The oldest API, whole and streamed."""
     whole = openai_client.completions.create(model="via-chat", prompt=marker)

@@ -34,7 +34,7 @@ from tests.loop_thread import PATIENCE_S, loop_in_thread
 DIALECTS = {dialect.path: dialect for dialect in (CHAT, RESPONSES, MESSAGES)}
 SIMPLE: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "/v1/embeddings": speak_chat.embeddings, "/v1/messages/count_tokens": count_tokens,
-    "/v1/completions": speak_chat.completion,
+    "/v1/completions": speak_chat.completion, "/v1/rerank": speak_chat.rerank,
 }
 BREAK_AFTER_S = 0.05  # a reset that comes with the content would overtake it
 

@@ -108,7 +108,7 @@ def test_upstream_address_of_provider(text: str, url: str) -> None:
     ("kind: groqq", ('upstreams.a.kind: must be one of openai, anthropic, gemini, bedrock, embedded, turn, not "groqq"; '
                      "write provider: groq")),
     ("provider: groq, key: k, paths: {messages: /x}",
-     "upstreams.a.paths: must be among chat, completions, embeddings, responses for kind openai, not messages"),
+     "upstreams.a.paths: must be among chat, completions, embeddings, rerank, responses for kind openai, not messages"),
     ("provider: groq, key: k, paths: {chat: x}", ("upstreams.a.paths.chat: must be a path that begins with /, "
      "in braces only {model} or {A|B}, not x")),
     ("provider: groq, key: k, paths: {chat: '/{modle}/chat'}", ("upstreams.a.paths.chat: must be a path that begins with /, "

@@ -24,6 +24,7 @@ class Api(Word):
     CHAT = "chat"
     COMPLETIONS = "completions"
     EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
     RESPONSES = "responses"
     MESSAGES = "messages"
     COUNT_TOKENS = "count_tokens"
@@ -45,7 +46,7 @@ class Api(Word):
 _ANTHROPIC = frozenset((Api.MESSAGES, Api.COUNT_TOKENS))
 COUNT_APIS = frozenset((Api.COUNT_TOKENS, Api.INPUT_TOKENS, Api.TOKENIZE))  # count tokens
 CLIENT_APIS = frozenset(Api) - {Api.GEMINI, Api.CONVERSE}  # that the gateway serves
-NEVER_STREAMED = frozenset((Api.EMBEDDINGS, *COUNT_APIS))
+NEVER_STREAMED = frozenset((Api.EMBEDDINGS, Api.RERANK, *COUNT_APIS))
 
 
 class Outcome(Word):

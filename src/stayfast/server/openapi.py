@@ -29,6 +29,7 @@ from stayfast.server.requests_query import LISTS, OUTCOMES
 from stayfast.server.snapshot.openapi import snapshot_paths, snapshot_schemas
 from stayfast.wire.chat.request import ChatRequest, CompletionsRequest, EmbeddingsRequest
 from stayfast.wire.messages.request import CountRequest, MessagesRequest
+from stayfast.wire.rerank import RerankRequest
 from stayfast.wire.responses.request import InputTokensRequest, ResponsesRequest
 from stayfast.wire.token_counts import TokenizeRequest
 
@@ -39,6 +40,7 @@ _BODIES: dict[Api, tuple[type, str]] = {
     Api.CHAT: (ChatRequest, "Answer a conversation (OpenAI chat completions)."),
     Api.COMPLETIONS: (CompletionsRequest, "Continue a text (OpenAI completions)."),
     Api.EMBEDDINGS: (EmbeddingsRequest, "Turn texts into vectors (OpenAI embeddings)."),
+    Api.RERANK: (RerankRequest, "Order documents by relevance to a query (Cohere, Jina, vLLM)."),
     Api.RESPONSES: (ResponsesRequest, "Answer with items (OpenAI responses)."),
     Api.MESSAGES: (MessagesRequest, "Answer a conversation (Anthropic messages)."),
     Api.COUNT_TOKENS: (CountRequest, "Count a conversation's tokens (Anthropic)."),
@@ -215,6 +217,7 @@ _ANSWERS: dict[Api, Json] = {
     Api.CHAT: _answer_with("choices", {"type": "array", "minItems": 1}, object="chat.completion"),
     Api.COMPLETIONS: _answer_with("choices", {"type": "array", "minItems": 1}, object="text_completion"),
     Api.EMBEDDINGS: _answer_with("data", {"type": "array"}, object="list"),
+    Api.RERANK: _answer_with("results", {"type": "array"}),
     Api.RESPONSES: _answer_with("output", {"type": "array"}, object="response"),
     Api.MESSAGES: _answer_with("content", {"type": "array"}, type="message", role="assistant"),
     Api.COUNT_TOKENS: _answer_with("input_tokens", {"type": "integer"}),

@@ -9,6 +9,7 @@ LLM_PATHS = {
     "/v1/chat/completions": Api.CHAT,
     "/v1/completions": Api.COMPLETIONS,
     "/v1/embeddings": Api.EMBEDDINGS,
+    "/v1/rerank": Api.RERANK,
     "/v1/responses": Api.RESPONSES,
     "/v1/messages": Api.MESSAGES,
     "/v1/messages/count_tokens": Api.COUNT_TOKENS,

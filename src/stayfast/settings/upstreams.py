@@ -24,12 +24,13 @@ from stayfast.stores.remote_store import SharedConfig
 from stayfast.wire.quirks import Quirk
 
 NATIVE_APIS: Mapping[str, frozenset[Api]] = {
-    "openai": frozenset({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS, Api.RESPONSES}),
+    "openai": frozenset({Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS, Api.RERANK, Api.RESPONSES}),
     "anthropic": frozenset({Api.MESSAGES, Api.COUNT_TOKENS}),
     "gemini": frozenset({Api.GEMINI}),
     "bedrock": frozenset({Api.CONVERSE}),
 }
-_ENDPOINTS = ("/chat/completions", "/completions", "/embeddings", "/responses", "/messages/count_tokens", "/messages")
+_ENDPOINTS = ("/chat/completions", "/completions", "/embeddings", "/rerank", "/responses", "/messages/count_tokens",
+              "/messages")
 URL = r"|https?://[^\s/?#@]+(/[^\s?#]*)?"
 PROBE = SettingDoc("Request one token at start, repeated until it answers; readiness waits for the first such answer.")
 MODELS = SettingDoc("Model names: the client's or route's name, and this upstream's.")
@@ -223,7 +224,9 @@ class HttpUpstream:
         if self.provider:
             return frozenset(all_providers()[self.provider].apis)
         everything = NATIVE_APIS[self.kind]
-        return everything if self.kind != "openai" or self.host == "api.openai.com" else everything - {Api.RESPONSES}
+        if self.kind != "openai":
+            return everything
+        return everything - {Api.RERANK if self.host == "api.openai.com" else Api.RESPONSES}
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,8 @@ from stayfast.wire.trace_context import encode_trace_headers
 from stayfast.wire.transcode import MAX_ANSWER_BYTES, Transcoder, make_transcoder
 
 PATHS = {Api.CHAT: "/chat/completions", Api.COMPLETIONS: "/completions", Api.EMBEDDINGS: "/embeddings",
-         Api.RESPONSES: "/responses", Api.MESSAGES: "/messages", Api.COUNT_TOKENS: "/messages/count_tokens"}
+         Api.RERANK: "/rerank", Api.RESPONSES: "/responses", Api.MESSAGES: "/messages",
+         Api.COUNT_TOKENS: "/messages/count_tokens"}
 # Their path names the model: by whether the answer is streamed.
 MODEL_PATHS = {(Api.GEMINI, False): "/models/{model}:generateContent",
                (Api.GEMINI, True): "/models/{model}:streamGenerateContent?alt=sse",

@@ -24,10 +24,11 @@ from stayfast.wire.output_limit import find_output_schema, short_limit
 from stayfast.wire.prompt import read_prompt
 
 Address = tuple[str, int]
-ANSWER_APIS = frozenset(Api) - {Api.EMBEDDINGS}
+ANSWER_APIS = frozenset(Api) - {Api.EMBEDDINGS, Api.RERANK}
 TASK_APIS: Mapping[str, frozenset[Api]] = {
-    "generate": ANSWER_APIS, "embed": frozenset((Api.EMBEDDINGS,)), "rerank": frozenset()}
-NATIVE_LOCAL_APIS = frozenset((Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS))  # of llama.cpp; others are translated
+    "generate": ANSWER_APIS, "embed": frozenset((Api.EMBEDDINGS,)), "rerank": frozenset((Api.RERANK,))}
+# Of llama.cpp; others are translated.
+NATIVE_LOCAL_APIS = frozenset((Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS, Api.RERANK))
 RESTART_TAKES_S = 1.0
 _SLOTTED_APIS = ANSWER_APIS - COUNT_APIS
 _MEDIA_TYPES = ("image", "image_url", "input_image", "input_audio", "file", "input_file", "document")

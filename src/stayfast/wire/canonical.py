@@ -95,7 +95,7 @@ def canonicalize(request: Request) -> CanonicalRequest:
         for name in _NORMALIZED.intersection(fields):
             _normalize_member(fields, name)
         temperature = fields.get("temperature")
-        return CanonicalRequest("", _encode(fields), question, temperature, api is not Api.EMBEDDINGS,
+        return CanonicalRequest("", _encode(fields), question, temperature, api.can_stream,
                                 fields.get("seed") is not None)
     except _NotCacheable as why:
         return CanonicalRequest(str(why))
@@ -289,4 +289,5 @@ def _read_completions(fields: Json) -> bytes:
 
 _READERS: Final[dict[Api, Callable[[Json], bytes]]] = {
     Api.CHAT: _read_chat, Api.COMPLETIONS: _read_completions, Api.MESSAGES: _read_messages, Api.RESPONSES: _read_responses,
-    Api.EMBEDDINGS: lambda fields: bytes(_encode(_take_member(fields, "input")))}
+    Api.EMBEDDINGS: lambda fields: bytes(_encode(_take_member(fields, "input"))),
+    Api.RERANK: lambda fields: bytes(_encode([_take_member(fields, "query"), _take_member(fields, "documents")]))}

@@ -31,6 +31,7 @@ from stayfast.wire.dialect import MAX_NUMBER, has_value, missing_field, require,
 from stayfast.wire.gemini import request as gemini
 from stayfast.wire.gemini.embeddings import encode_embeddings
 from stayfast.wire.messages import request as messages
+from stayfast.wire.rerank import RerankRequest
 from stayfast.wire.responses import request as responses
 from stayfast.wire.token_counts import TokenizeRequest
 
@@ -267,6 +268,10 @@ def _read_embeddings(parsed: chat.EmbeddingsRequest, body: bytes) -> Request:
     return Request(Api.EMBEDDINGS, parsed.model, False, body)
 
 
+def _read_rerank(parsed: RerankRequest, body: bytes) -> Request:
+    return Request(Api.RERANK, parsed.model, False, body)
+
+
 def _check_same_type(inputs: str | list[str | int | list[int]], path: str) -> None:
     """Accept one text, several texts, the tokens of one text, or those of several; reject a mixture."""
     if not isinstance(inputs, str) and len({type(item) for item in inputs}) > 1:
@@ -328,6 +333,7 @@ _FORMS: Final = {
     Api.CHAT: _client_form(chat.ChatRequest, _read_chat, _ROLES),
     Api.COMPLETIONS: _client_form(chat.CompletionsRequest, _read_completions),
     Api.EMBEDDINGS: _client_form(chat.EmbeddingsRequest, _read_embeddings),
+    Api.RERANK: _client_form(RerankRequest, _read_rerank),
     Api.RESPONSES: _client_form(responses.ResponsesRequest, _read_responses),
     Api.MESSAGES: _client_form(messages.MessagesRequest, _read_messages, _ANTHROPIC_ROLES),
     Api.COUNT_TOKENS: _client_form(messages.CountRequest, _read_count_tokens, _ANTHROPIC_ROLES),

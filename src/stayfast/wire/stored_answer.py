@@ -74,7 +74,7 @@ def storable_body(request: Request, summary: AnswerSummary, data: bytes) -> byte
     is_good = summary.is_complete and not summary.is_cut and not summary.is_degraded and summary.failure is None
     if not is_good or not summary.n_content:
         return None
-    if request.api is Api.EMBEDDINGS:
+    if request.api in (Api.EMBEDDINGS, Api.RERANK):
         return data
     if summary.finish_reason not in _STOP_REASONS:
         return None

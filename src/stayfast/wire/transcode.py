@@ -34,6 +34,7 @@ from stayfast.wire.gemini.stream_decoder import GeminiDecoder
 from stayfast.wire.messages.stream_decoder import MessagesCollector, MessagesDecoder
 from stayfast.wire.messages.stream_encoder import MessagesEncoder
 from stayfast.wire.request_body import can_translate
+from stayfast.wire.rerank import RerankDecoder
 from stayfast.wire.responses.stream_decoder import ResponsesCollector, ResponsesDecoder
 from stayfast.wire.responses.stream_encoder import ResponsesEncoder
 from stayfast.wire.tool_call_sequencer import ToolCallSequencer
@@ -405,6 +406,19 @@ class TranslatedEmbeddings(WholeAnswer):
         return None if super().finish() is None else Chunk(self._embeddings.encode_body(), 1)
 
 
+class RerankAnswer(WholeAnswer):
+    """A rerank answer: verbatim if it has the common form."""
+
+    def __init__(self, decoder: RerankDecoder) -> None:
+        super().__init__(decoder)
+        self._rerank = decoder
+
+    def finish(self) -> Chunk | None:
+        chunk = super().finish()
+        rewritten = self._rerank.rewritten
+        return chunk if chunk is None or rewritten is None else Chunk(rewritten, 1)
+
+
 def make_transcoder(source: Api, request: Request, *, source_streams: bool, upstream: str, hide_usage: bool = False,
                created_at: int = 0, answer_id: str = "", has_odd_usage: bool = False) -> Transcoder:
     """The transcoder from an upstream of dialect `source` to the client that sent `request`.
@@ -422,6 +436,8 @@ def make_transcoder(source: Api, request: Request, *, source_streams: bool, upst
     summary = AnswerSummary()
     if request.api is Api.EMBEDDINGS and not is_same:
         return TranslatedEmbeddings(GeminiEmbeddingsDecoder(upstream, request, summary))
+    if source is Api.RERANK:
+        return RerankAnswer(RerankDecoder(upstream, request, summary))
     if not source.can_stream:
         return WholeAnswer(UntranslatedDecoder(upstream, source, summary))
     decoder = make_decoder(source, request, upstream, summary, answer_id, has_odd_usage=has_odd_usage)

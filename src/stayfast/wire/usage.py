@@ -184,10 +184,11 @@ _SKIPPED: Final = ("type", "role", "cache_control")
 
 PROMPT_FIELDS: Final = {  # the member of a body that holds the prompt
     Api.CHAT: "messages", Api.COMPLETIONS: "prompt", Api.EMBEDDINGS: "input", Api.RESPONSES: "input",
+    Api.RERANK: "documents",
     Api.MESSAGES: "messages", Api.COUNT_TOKENS: "messages", Api.INPUT_TOKENS: "input", Api.TOKENIZE: "messages",
 }
 _INSTRUCTIONS: Final = ("system", "instructions")
-_TEXT: Final = "prompt"  # of tokenize, instead of messages
+_TEXTS: Final = {Api.TOKENIZE: ("prompt",), Api.RERANK: ("query",)}  # instead of the prompt's member, or with it
 _TOOLS: Final = ("tools", "functions")  # counted with field names and brackets, because the model reads those too
 
 
@@ -200,7 +201,8 @@ def estimate_usage(request: Request, text: str) -> Usage | None:
     """The estimated usage of an answer with this text; None if the prompt cannot be parsed."""
     try:
         body = _OBJECT.decode(request.body)
-        prompt = [_parse_member(body, name) for name in (PROMPT_FIELDS[request.api], *_INSTRUCTIONS, *_TOOLS)]
+        prompt = [_parse_member(body, name) for name in (PROMPT_FIELDS[request.api], *_INSTRUCTIONS, *_TOOLS,
+                                                           *_TEXTS.get(request.api, ()))]
     except (msgspec.DecodeError, Rejected):
         return None
     n_messages = len(prompt[0]) if isinstance(prompt[0], list) else 1
@@ -231,7 +233,7 @@ def estimate_input_tokens_high(request: Request) -> int:
     value = _parse_member(body, PROMPT_FIELDS[request.api])
     n_messages = len(value) if isinstance(value, list) and value and isinstance(value[0], dict) else 0
     n_tool_tokens = sum(estimate_text_tokens_high(bytes(body[name])) for name in _TOOLS if name in body)
-    instructions = [_parse_member(body, name) for name in (*_INSTRUCTIONS, _TEXT)[:3 if request.api is Api.TOKENIZE else 2]]
+    instructions = [_parse_member(body, name) for name in (*_INSTRUCTIONS, *_TEXTS.get(request.api, ()))]
     return ceil(_sum_tokens([value, *instructions],
                             estimate_text_tokens_high) + n_tool_tokens) + TOKENS_PER_MESSAGE * n_messages
 

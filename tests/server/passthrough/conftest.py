@@ -28,7 +28,7 @@ routes: {{m: [vendor]}}
 tenants: {{b: {{quota: {{requests_per_minute: 2}}}}}}
 passthrough:
   upstream: vendor
-  paths: {{/v1/score: small, /v1/rerank: rated, /v1/evals: down, /v1/realtime: live, /v1/files: vendor, /v1/batches: vendor}}
+  paths: {{/v1/score: small, /v1/ocr: rated, /v1/evals: down, /v1/realtime: live, /v1/files: vendor, /v1/batches: vendor}}
   total_s: 30
   idle_s: 1
   max_body_bytes: 500000000

@@ -238,7 +238,7 @@ def test_upstream_at_its_limit_is_503_and_over_its_rate_429(gateway: Gateway, ve
     vendor.gate.set()
     assert connection.getresponse().read() == b"{}"
     connection.close()
-    assert [ask(gateway, "POST", "/v1/rerank", b"{}")[0].status for _ in range(2)] == [200, 429]
+    assert [ask(gateway, "POST", "/v1/ocr", b"{}")[0].status for _ in range(2)] == [200, 429]
 
 
 def test_upstream_that_is_down_is_suspended(gateway: Gateway) -> None:

@@ -106,4 +106,5 @@ def test_system_bedrock_serves_conversations_and_estimates_tokens() -> None:
     loop = SimLoop()
     built = build(settings, Observers(settings, loop), {}, loop, Random(1))
     loop.close()
-    assert {api for api in CLIENT_APIS if built.registry["bed"].upstream.can_serve(api)} == CLIENT_APIS - {Api.EMBEDDINGS}
+    assert {api for api in CLIENT_APIS if built.registry["bed"].upstream.can_serve(api)} == (
+        CLIENT_APIS - {Api.EMBEDDINGS, Api.RERANK})

@@ -144,7 +144,7 @@ def test_every_api_has_its_names(api: Api) -> None:
     attempt = AttemptDone("m", "u", 1.1, 1.2, Outcome.SUCCESS, api=api, kind="openai", model="x")
     root, *_, call = exported(request(api=api, attempts=(attempt,)))
     assert root.name.startswith(("POST /v1/", "POST /tokenize"))
-    assert call.name == {Api.COMPLETIONS: "text_completion x", Api.EMBEDDINGS: "embeddings x",
+    assert call.name == {Api.COMPLETIONS: "text_completion x", Api.EMBEDDINGS: "embeddings x", Api.RERANK: "rerank x",
                          **dict.fromkeys(COUNT_APIS, "count_tokens x")}.get(api, "chat x")
 
 

@@ -16,6 +16,7 @@ BODIES: dict[Api, dict[str, Any]] = {
     Api.RESPONSES: {"input": "hello there"},
     Api.MESSAGES: {"messages": [{"role": "user", "content": "hello there"}], "max_tokens": 1000},
     Api.EMBEDDINGS: {"input": ["hello", "there"]},
+    Api.RERANK: {"query": "hello", "documents": ["hello", {"text": "there"}]},
     Api.COUNT_TOKENS: {"messages": [{"role": "user", "content": "hello there"}]},
     Api.INPUT_TOKENS: {"input": "hello there"}, Api.TOKENIZE: {"prompt": "hello there"},
 }

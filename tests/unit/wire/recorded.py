@@ -206,6 +206,7 @@ _MINIMAL: dict[Api, Json] = {
     Api.RESPONSES: {"input": "hi"},
     Api.MESSAGES: {"max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]},
     Api.EMBEDDINGS: {"input": "hi"},
+    Api.RERANK: {"query": "hi", "documents": ["hello"]},
     Api.COUNT_TOKENS: {"messages": [{"role": "user", "content": "hi"}]},
     Api.INPUT_TOKENS: {"input": "hi"},
     Api.TOKENIZE: {"prompt": "hi"},

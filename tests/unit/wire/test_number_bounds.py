@@ -31,6 +31,7 @@ ALL_FIELDS: dict[Api, dict[str, Any]] = {
     **FULL,
     Api.COMPLETIONS: {"prompt": "a", "max_tokens": 1, "n": 1, "best_of": 1, "logprobs": 1, "seed": 1},
     Api.EMBEDDINGS: {"input": [[1]], "dimensions": 1},
+    Api.RERANK: {"query": "a", "documents": ["b"], "top_n": 1},
     Api.COUNT_TOKENS: {"messages": [{"role": "user", "content": "a"}], "thinking": {"type": "enabled", "budget_tokens": 1}},
     Api.INPUT_TOKENS: FULL[Api.RESPONSES],
     Api.TOKENIZE: {"messages": [{"role": "user", "content": "a"}], "add_special_tokens": True},

@@ -27,6 +27,7 @@ ANSWERS: dict[Api, Json] = {
     Api.MESSAGES: MESSAGE,
     Api.EMBEDDINGS: {"object": "list", "model": "m", "data": [{"object": "embedding", "index": 0, "embedding": [0.5]}],
                      "usage": {"prompt_tokens": 3, "total_tokens": 3}},
+    Api.RERANK: {"id": "r", "results": [{"index": 0, "relevance_score": 0.5}], "usage": {"total_tokens": 3}},
     Api.COUNT_TOKENS: {"input_tokens": 12},
     Api.INPUT_TOKENS: {"object": "response.input_tokens", "input_tokens": 12},
     Api.TOKENIZE: {"count": 2, "max_model_len": 4096, "tokens": [9906, 1917]},

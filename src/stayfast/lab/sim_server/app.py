@@ -58,6 +58,7 @@ PATHS = {
     "/v1/completions": Api.COMPLETIONS,
     "/v1/responses": Api.RESPONSES,
     "/v1/embeddings": Api.EMBEDDINGS,
+    "/v1/rerank": Api.RERANK,
     "/v1/messages": Api.MESSAGES,
     "/v1/messages/count_tokens": Api.COUNT_TOKENS,
     "/v1/responses/input_tokens": Api.INPUT_TOKENS,

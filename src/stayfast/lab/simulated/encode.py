@@ -33,6 +33,7 @@ from stayfast.wire.dialect import (
 )
 from stayfast.wire.messages.stream_decoder import MessagesCollector
 from stayfast.wire.messages.stream_encoder import MessagesEncoder
+from stayfast.wire.rerank import RankedDocument
 from stayfast.wire.responses.stream_decoder import ResponsesCollector
 from stayfast.wire.responses.stream_encoder import ResponsesEncoder
 from stayfast.wire.token_counts import UpstreamCount, encode_count_answer
@@ -256,6 +257,12 @@ def encode_whole_body(request: SimulatedRequest, pace: RequestPace, name: str, c
                 for index, digest in enumerate(request.inputs)]
         usage = {"prompt_tokens": request.n_prompt_tokens, "total_tokens": request.n_prompt_tokens}
         return _ENCODER.encode({"object": "list", "data": data, "model": request.model, "usage": usage})
+    if request.api is Api.RERANK:
+        ranked = [RankedDocument(index, (digest & 0xFFFF) / 0xFFFF) for index, digest in enumerate(request.inputs)]
+        ranked.sort(key=lambda result: -result.relevance_score)
+        return _ENCODER.encode({"id": f"rerank-{request.number or 0}", "object": "list", "model": request.model,
+                                "results": ranked[:request.top_n], "usage": {"prompt_tokens": request.n_prompt_tokens,
+                                                                             "total_tokens": request.n_prompt_tokens}})
     if request.api in COUNT_APIS:
         return encode_count_answer(request.api, UpstreamCount(request.n_prompt_tokens), is_estimated=False)
     n_texts = request.n_choices if request.api in (Api.CHAT, Api.COMPLETIONS) else 1

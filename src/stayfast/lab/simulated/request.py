@@ -17,7 +17,7 @@ from stayfast.wire.prompt import read_prompt
 from stayfast.wire.request_body import decode_typed
 
 _ABSENT: Final = Raw(b"")
-_PROMPT: Final = ("messages", "prompt", "input", "system", "instructions")
+_PROMPT: Final = ("messages", "prompt", "input", "query", "documents", "system", "instructions")
 # Request fields that a response repeats.
 _ECHOED: Final = (
     "instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "previous_response_id", "prompt_cache_key",
@@ -39,8 +39,9 @@ class SimulatedRequest(Struct, frozen=True, gc=False):
     number: int | None = None  # seeds the random numbers; None: the next number
     tool: str | None = None  # the tool that must be called
     value: str | None = None  # JSON to send: the arguments of that call, or the answer in JSON mode
-    inputs: tuple[int, ...] = ()  # embeddings: a digest of each input
+    inputs: tuple[int, ...] = ()  # embeddings, rerank: a digest of each input or document
     n_dimensions: int = 1536
+    top_n: int | None = None  # rerank: results; None: all
     is_base64: bool = False  # embeddings as base64 of 32-bit floats
     blocks: tuple[int, ...] = ()  # the prompt's prefix, for an engine with a prefix cache
     n_cached_tokens: int = 0  # of the prompt
@@ -56,6 +57,8 @@ class _Body(Struct, gc=False):
     messages: Raw = _ABSENT
     prompt: Raw = _ABSENT
     input: Raw = _ABSENT
+    query: Raw = _ABSENT
+    documents: Raw = _ABSENT
     system: Raw = _ABSENT
     instructions: Raw = _ABSENT
     tools: Raw = _ABSENT
@@ -70,6 +73,7 @@ class _Body(Struct, gc=False):
     min_tokens: int | None = None  # of self-hosted engines; without ignore_eos, the answer ends by itself after so many
     dimensions: int | None = None
     encoding_format: str | None = None
+    top_n: int | None = None  # of rerank
 
 
 _BODY: Final = msgspec.json.Decoder(_Body)
@@ -91,14 +95,16 @@ def to_simulated_request(request: Request, *, model: str = "", number: int | Non
     if value is None and (body.response_format or body.text or body.output_config):
         value = _json_mode(body)
     is_explicit = value is not None or request.max_output_tokens is None or bytes(body.ignore_eos) != b"true"
-    inputs = _digest_inputs(body.input) if request.api is Api.EMBEDDINGS else ()
+    inputs = _digest_inputs(body.documents if request.api is Api.RERANK else body.input) if (
+        request.api in (Api.EMBEDDINGS, Api.RERANK)) else ()
     n_prompt_tokens = len(body.tools) // BYTES_A_TOKEN + sum(
         n_tokens(decode_typed(_ANY, raw)) for name in _PROMPT if (raw := getattr(body, name)))
     return SimulatedRequest(
         request.api, model or request.model, request.stream, n_prompt_tokens,
         request.max_output_tokens, body.min_tokens if is_explicit else request.max_output_tokens,
         request.include_usage or include_usage, request.n_choices,
-        session or _session_of(body), number, tool, value, inputs, body.dimensions or 1536, body.encoding_format == "base64",
+        session or _session_of(body), number, tool, value, inputs, body.dimensions or 1536, body.top_n,
+        body.encoding_format == "base64",
         tuple(hash_blocks(read_prompt(request.body).prompt, block_bytes=CACHE_BLOCK_TOKENS * BYTES_A_TOKEN)) if has_blocks
         else (),
         prompt=parse_prompt(request.body, request.api, model or request.model, cache_rules) if cache_rules else None,

@@ -67,8 +67,8 @@ def draw_timing(config: ProviderConfig, numbers: Preset, request: SimulatedReque
     ttft_s = numbers.ttft.draw(rng, own_luck if luck is None else luck)
     ttft_s *= regime.ttft_factor * (1 + (request.n_prompt_tokens - request.n_cached_tokens) * config.prefill_per_token)
     if not request.api.can_stream:
-        return RequestPace(ttft_s * (config.embedding_share if request.api is Api.EMBEDDINGS else 0.0), 0, "stop", 1.0,
-                           NEVER, 1.0, 0, numbers.gaps)
+        share = config.embedding_share if request.api in (Api.EMBEDDINGS, Api.RERANK) else 0.0
+        return RequestPace(ttft_s * share, 0, "stop", 1.0, NEVER, 1.0, 0, numbers.gaps)
     n_output, reason = _draw_length(config, request, rng)
     sag = config.slowdown
     slow_from = NEVER

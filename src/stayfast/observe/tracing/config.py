@@ -61,13 +61,15 @@ def otlp_problem() -> str | None:
 
 OPERATIONS: Mapping[Api, str] = {
     Api.CHAT: "chat", Api.MESSAGES: "chat", Api.RESPONSES: "chat", Api.COMPLETIONS: "text_completion",
-    Api.EMBEDDINGS: "embeddings", **dict.fromkeys(COUNT_APIS, "count_tokens"),  # not in the conventions
+    Api.EMBEDDINGS: "embeddings",
+    Api.RERANK: "rerank", **dict.fromkeys(COUNT_APIS, "count_tokens"),  # not in the conventions
 }
 INVOKE_AGENT = "invoke_agent"  # a served turn
 STEPS: Mapping[str, str] = {"tool": "execute_tool", "retrieval": "retrieval"}  # by kind of step
 PATHS: Mapping[Api, str] = {
     Api.CHAT: "/v1/chat/completions", Api.COMPLETIONS: "/v1/completions", Api.EMBEDDINGS: "/v1/embeddings",
-    Api.RESPONSES: "/v1/responses", Api.MESSAGES: "/v1/messages", Api.COUNT_TOKENS: "/v1/messages/count_tokens",
+    Api.RERANK: "/v1/rerank", Api.RESPONSES: "/v1/responses", Api.MESSAGES: "/v1/messages",
+    Api.COUNT_TOKENS: "/v1/messages/count_tokens",
     Api.INPUT_TOKENS: "/v1/responses/input_tokens", Api.TOKENIZE: "/tokenize",
 }
 _BY_HOST = (  # hosts, and domains with all their hosts

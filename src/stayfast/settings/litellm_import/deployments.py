@@ -20,7 +20,7 @@ from stayfast.settings.price_table import find_row
 
 # APIs that are passed through: their modes, and the paths. None: no path of OpenAI's API.
 OTHER_APIS = {"image_generation": "/v1/images", "image_edit": "/v1/images", "audio_transcription": "/v1/audio",
-              "audio_speech": "/v1/audio", "moderation": "/v1/moderations", "rerank": "/v1/rerank",
+              "audio_speech": "/v1/audio", "moderation": "/v1/moderations",
               "realtime": "/v1/realtime", "video_generation": "/v1/videos", "vector_store": "/v1/vector_stores",
               "ocr": None, "search": None}
 _OTHER_PATHS = ("bedrock", "gemini", "vertex")  # native: nothing of them is passed through

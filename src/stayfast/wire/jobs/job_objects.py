@@ -24,7 +24,8 @@ MAX_WAIT_S: Final = 2_592_000.0  # 30 days: for deadlines and starts
 MAX_PAIRS: Final = 16  # of metadata, as OpenAI's
 PATHS: Final = {
     Api.CHAT: "/v1/chat/completions", Api.COMPLETIONS: "/v1/completions", Api.EMBEDDINGS: "/v1/embeddings",
-    Api.RESPONSES: "/v1/responses", Api.MESSAGES: "/v1/messages", Api.COUNT_TOKENS: "/v1/messages/count_tokens",
+    Api.RERANK: "/v1/rerank", Api.RESPONSES: "/v1/responses", Api.MESSAGES: "/v1/messages",
+    Api.COUNT_TOKENS: "/v1/messages/count_tokens",
     Api.INPUT_TOKENS: "/v1/responses/input_tokens", Api.TOKENIZE: "/tokenize"}
 _WORDS: Final = {
     "": "The job failed.",

@@ -18,7 +18,7 @@ OTHER = "other"
 _MAX_DECODINGS = 4
 # Second segments of OpenAI's and Anthropic's APIs and of engines, which are labels of metrics.
 KNOWN = ("assistants", "audio", "batches", "chat", "containers", "conversations", "evals", "files", "fine_tuning", "images",
-         "messages", "models", "moderations", "organization", "organizations", "projects", "realtime", "rerank", "responses",
+         "messages", "models", "moderations", "organization", "organizations", "projects", "realtime", "responses",
          "score", "skills", "threads", "tokenize", "uploads", "vector_stores", "videos")
 
 

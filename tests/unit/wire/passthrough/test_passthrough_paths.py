@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from stayfast.core.errors import Rejected
 from stayfast.wire.passthrough.paths import OTHER, PassedPaths, canonical_path, upstream_target
 
-PATHS = PassedPaths("openai", {"/v1/images": "images", "/v1/images/edits": "edits", "/v1/rerank": "own"})
+PATHS = PassedPaths("openai", {"/v1/images": "images", "/v1/images/edits": "edits", "/v1/score": "own"})
 
 
 @pytest.mark.parametrize(("path", "upstream"), [
     ("/v1/images/generations", "images"), ("/v1/images", "images"), ("/v1/images/edits", "edits"),
-    ("/v1/images/edits/x", "edits"), ("/v1/imagesque", "openai"), ("/v1/audio/speech", "openai"), ("/v1/rerank", "own"),
+    ("/v1/images/edits/x", "edits"), ("/v1/imagesque", "openai"), ("/v1/audio/speech", "openai"), ("/v1/score", "own"),
     ("/v1/Images/x", "images"), ("/v1/%69mages", "images"), ("/v1/images;a=b/x", "images"), ("/v1/images/", "images"),
 ])
 def test_find_longest_prefix_of_segments_wins(path: str, upstream: str) -> None:
@@ -71,7 +71,7 @@ def test_find_encoded_path_is_that_of_plain_one(segments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("path", "label"), [
-    ("/v1/images/edits/x", "/v1/images/edits"), ("/v1/audio/speech", "/v1/audio"), ("/v1/rerank", "/v1/rerank"),
+    ("/v1/images/edits/x", "/v1/images/edits"), ("/v1/audio/speech", "/v1/audio"), ("/v1/score", "/v1/score"),
     ("/v1/fine_tuning/jobs/ft-1", "/v1/fine_tuning"), ("/v1/whatever/x", OTHER), ("/v1", OTHER),
 ])
 def test_label_unknown_family_is_other(path: str, label: str) -> None:
@@ -80,4 +80,4 @@ def test_label_unknown_family_is_other(path: str, label: str) -> None:
 
 def test_upstream_target_keeps_encoding_and_query() -> None:
     assert upstream_target("/openai/v1", "/v1/files/a%20b", b"x=%2F&y") == "/openai/v1/files/a%20b?x=%2F&y"
-    assert upstream_target("", "/v1/rerank", b"") == "/rerank"
+    assert upstream_target("", "/v1/score", b"") == "/score"
