@@ -4,6 +4,8 @@ import asyncio
 import json
 import os
 import select
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -11,9 +13,12 @@ from typing import Any
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.deadline import Deadline
-from stayfast.core.events import EngineState, Fact
+from stayfast.core.events import EngineState, Fact, Fanout
 from stayfast.engine.config import EngineConfig
 from stayfast.engine.process import Engine
+from stayfast.http.client.client import HttpClient, HttpConfig
+from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
+from stayfast.upstreams.embedded import NATIVE_LOCAL_APIS, TASK_APIS, LocalUpstream
 from tests.engine.random_gguf import write_random_gguf
 
 BOUND_S = 20.0  # a child is ready in a tenth of a second; a busy machine may take longer, a hang must not take for ever
@@ -54,6 +59,23 @@ def random_config(tmp_path: Path, **changes: Any) -> EngineConfig:
 def engine_on(config: EngineConfig, facts: Facts, rng: Random | None = None) -> Engine:
     """An engine that is not started yet."""
     return Engine(config, facts, SystemClock(), rng or Random())
+
+
+@asynccontextmanager
+async def serve_engine(config: EngineConfig) -> AsyncIterator[tuple[Engine, LocalUpstream]]:
+    """A ready engine and the upstream that sends to it."""
+    clock = SystemClock()
+    engine = engine_on(config, Facts())
+    await engine.start()
+    try:
+        assert await engine.wait_ready(soon())
+        yield engine, LocalUpstream("local", engine, lambda address: DialectUpstream(
+            "local", DialectConfig("embedded", TASK_APIS[config.task] & NATIVE_LOCAL_APIS, always_streams=True,
+                                   request_usage=True),
+            HttpClient("local", HttpConfig(f"http://{address[0]}:{address[1]}/v1", http="1.1"), sink=Fanout(), clock=clock),
+            clock), clock, apis=TASK_APIS[config.task])
+    finally:
+        await engine.stop()
 
 
 def soon() -> Deadline:

@@ -2,40 +2,19 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.deadline import Deadline
-from stayfast.core.events import Fanout
 from stayfast.core.types import Api, Request, Usage
 from stayfast.engine.config import EngineConfig
-from stayfast.engine.process import Engine
-from stayfast.http.client.client import HttpClient, HttpConfig
 from stayfast.upstreams.base import Call
-from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from stayfast.upstreams.embedded import LocalUpstream
-from tests.engine.rig import BOUND_S, Facts, engine_on, metric, random_config, soon
+from tests.engine.rig import BOUND_S, metric, random_config, serve_engine
 
 HEAD = "answer with care. " * 40  # instructions that all conversations have
 CLOCK = SystemClock()
-
-
-@asynccontextmanager
-async def serve(config: EngineConfig) -> AsyncIterator[tuple[Engine, LocalUpstream]]:
-    """A ready engine and the upstream that sends to it."""
-    engine = engine_on(config, Facts())
-    await engine.start()
-    try:
-        assert await engine.wait_ready(soon())
-        yield engine, LocalUpstream("local", engine, lambda address: DialectUpstream(
-            "local", DialectConfig("embedded", frozenset({Api.CHAT}), always_streams=True, request_usage=True),
-            HttpClient("local", HttpConfig(f"http://{address[0]}:{address[1]}/v1", http="1.1"), sink=Fanout(), clock=CLOCK),
-            CLOCK), CLOCK)
-    finally:
-        await engine.stop()
 
 
 async def answer(upstream: LocalUpstream, messages: list[dict[str, Any]], n_tokens: int = 4) -> Usage:
@@ -64,7 +43,7 @@ def test_local_upstream_conversations_return_to_their_slots(tmp_path: Path) -> N
 
     async def main(*, by_prefix: bool) -> list[int]:
         config = random_config(tmp_path, n_slots=4, ctx_per_slot=4096, slots_by_prefix=by_prefix)
-        async with serve(config) as (_, upstream):
+        async with serve_engine(config) as (_, upstream):
             for name in ("one", "two", "six"):
                 await answer(upstream, chat(name))
             return [(await answer(upstream, chat(name, 2))).cached_read for name in ("one", "two", "six")]
@@ -80,7 +59,7 @@ def test_engine_answers_run_together(tmp_path: Path) -> None:
 
     async def main() -> float:
         config = random_config(tmp_path, n_slots=4, ctx_per_slot=1024)
-        async with serve(config) as (engine, upstream):
+        async with serve_engine(config) as (engine, upstream):
             await asyncio.gather(*(answer(upstream, [{"role": "user", "content": name}], 200) for name in "abcd"))
             return await metric(engine, "n_busy_slots_per_decode")
 
@@ -93,12 +72,12 @@ def test_engine_saved_slots_are_restored_by_next_start(tmp_path: Path) -> None:
     config = random_config(tmp_path, n_slots=4, ctx_per_slot=4096, slots_folder=str(folder))
 
     async def first() -> None:
-        async with serve(config) as (_, upstream):
+        async with serve_engine(config) as (_, upstream):
             await answer(upstream, chat("one"))
             await answer(upstream, chat("two"))
 
     async def second() -> list[int]:
-        async with serve(config) as (_, upstream):
+        async with serve_engine(config) as (_, upstream):
             assert list(folder.iterdir()) == []
             return [(await answer(upstream, chat(name, 2))).cached_read for name in ("two", "one")]
 
@@ -117,7 +96,7 @@ def test_engine_saved_slots_of_other_model_file_are_deleted(tmp_path: Path) -> N
     config = random_config(tmp_path, n_slots=4, ctx_per_slot=4096, slots_folder=str(folder))
 
     async def main(config: EngineConfig, n_turns: int) -> int:
-        async with serve(config) as (_, upstream):
+        async with serve_engine(config) as (_, upstream):
             return (await answer(upstream, chat("one", n_turns))).cached_read
 
     asyncio.run(main(config, 1))
@@ -130,7 +109,7 @@ def test_engine_slots_beyond_disk_bound_are_not_saved(tmp_path: Path) -> None:
     config = random_config(tmp_path, n_slots=4, ctx_per_slot=4096, slots_folder=str(folder), slots_disk_mib=3)
 
     async def main() -> None:
-        async with serve(config) as (_, upstream):
+        async with serve_engine(config) as (_, upstream):
             for name in ("one", "two", "six"):  # 2 MB each
                 await answer(upstream, chat(name))
 

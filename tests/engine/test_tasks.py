@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.engine.rig import BOUND_S, Facts, ask, engine_on, random_config, soon
+from stayfast.core.clock import SystemClock
+from stayfast.core.deadline import Deadline
+from stayfast.core.types import Api
+from stayfast.upstreams.base import Call
+from stayfast.wire.request_body import decode
+from tests.engine.rig import BOUND_S, Facts, ask, engine_on, random_config, serve_engine, soon
 
 ONE = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "temperature": 0}
 
@@ -54,3 +59,25 @@ def test_engine_cache_type_of_values_works(tmp_path: Path, kind: str) -> None:
     """Quantised values need flash attention, which the child switches on."""
     status, answer = ask_engine(tmp_path, "/v1/chat/completions", ONE, cache_type_k=kind, cache_type_v=kind)
     assert (status, answer["usage"]["completion_tokens"]) == (200, 4)
+
+
+@pytest.mark.parametrize(("task", "api", "body", "rows"), [
+    ("embed", Api.EMBEDDINGS, {"input": ["one", "other"]}, "data"),
+    ("rerank", Api.RERANK, {"query": "q", "documents": ["one", "other"]}, "results")])
+def test_local_upstream_of_task_serves_its_api_alone(tmp_path: Path, task: Any, api: Api, body: dict[str, Any], rows: str
+                                                     ) -> None:
+    """Through the upstream, as the gateway sends it."""
+
+    async def main() -> bytes:
+        async with serve_engine(random_config(tmp_path, task=task)) as (_, upstream):
+            assert upstream.can_serve(api)
+            assert not upstream.can_serve(Api.CHAT)
+            request = decode(api, json.dumps({"model": "m", **body}).encode())
+            stream = await upstream.open(Call(request, "m", "r", Deadline(SystemClock.now() + BOUND_S), 5.0))
+            data = b""
+            while (chunk := await stream.next()) is not None:
+                data += chunk.data
+            stream.close()
+            return data
+
+    assert len(json.loads(asyncio.run(main()))[rows]) == 2

@@ -27,7 +27,8 @@ Address = tuple[str, int]
 ANSWER_APIS = frozenset(Api) - {Api.EMBEDDINGS, Api.RERANK}
 TASK_APIS: Mapping[str, frozenset[Api]] = {
     "generate": ANSWER_APIS, "embed": frozenset((Api.EMBEDDINGS,)), "rerank": frozenset((Api.RERANK,))}
-NATIVE_LOCAL_APIS = frozenset((Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS, Api.RERANK))  # of llama.cpp; others are translated
+# Of llama.cpp; others are translated.
+NATIVE_LOCAL_APIS = frozenset((Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS, Api.RERANK))
 RESTART_TAKES_S = 1.0
 _SLOTTED_APIS = ANSWER_APIS - COUNT_APIS
 _MEDIA_TYPES = ("image", "image_url", "input_image", "input_audio", "file", "input_file", "document")

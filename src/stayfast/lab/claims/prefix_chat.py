@@ -23,7 +23,7 @@ import msgspec
 
 from stayfast.lab.context.engine_chats import find_engine_fault, write_chat_model
 from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, Figure, Sense, SetUpFailed, ratio
-from stayfast.lab.harness.engine_client import StreamedAnswer, stream_answer
+from stayfast.lab.harness.engine_client import EngineAnswer, stream_answer
 from stayfast.lab.harness.intervals import ratio_interval
 from stayfast.lab.harness.processes import MODEL, Processes
 from stayfast.lab.load.stats import ExactDistribution
@@ -59,7 +59,7 @@ class PrefixChatClaim:
         if fault := find_engine_fault():
             raise SetUpFailed(fault)
         extent = conditions.choose(self.full, self.quick)
-        found: dict[str, list[StreamedAnswer]] = {arm: [] for arm in (BY_PREFIX, OWN_CHOICE, NO_CACHE)}
+        found: dict[str, list[EngineAnswer]] = {arm: [] for arm in (BY_PREFIX, OWN_CHOICE, NO_CACHE)}
         with TemporaryDirectory(prefix="stayfast-engine-") as folder:
             model = Path(folder) / "chats.gguf"
             await asyncio.to_thread(write_chat_model, model)
@@ -71,7 +71,7 @@ class PrefixChatClaim:
             "Both arms with a cache have the same slots, the same memory and llama.cpp's cache in RAM.",))
 
 
-async def _run_arm(arm: str, model: Path, n_turns: int, seed: int) -> list[StreamedAnswer]:
+async def _run_arm(arm: str, model: Path, n_turns: int, seed: int) -> list[EngineAnswer]:
     """All requests of the chats, in the order of their schedule, on an engine of their own."""
     async with Processes() as processes:
         gateway = await processes.start_gateway({
@@ -92,9 +92,9 @@ class _ChatLoad:
         self._questions = [[" ".join(rng.choices(_WORDS, k=_N_WORDS)) for _ in range(n_turns)] for _ in range(N_CHATS)]
         self._schedule = [chat for _ in range(n_turns) for chat in rng.sample(range(N_CHATS), N_CHATS)]
         self._busy: set[int] = set()
-        self._answers: list[StreamedAnswer] = []
+        self._answers: list[EngineAnswer] = []
 
-    async def run(self) -> list[StreamedAnswer]:
+    async def run(self) -> list[EngineAnswer]:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_AT_A_TIME):
                 tasks.create_task(self._work())
@@ -114,7 +114,7 @@ class _ChatLoad:
             self._busy.discard(number)
 
 
-def _figures(found: Mapping[str, list[StreamedAnswer]]) -> list[Figure]:
+def _figures(found: Mapping[str, list[EngineAnswer]]) -> list[Figure]:
     shares = {arm: ratio(sum(one.n_cached for one in answers), sum(one.n_prompt for one in answers))
               for arm, answers in found.items()}
     waits_s = {arm: [one.ttft_s for one in answers] for arm, answers in found.items()}

@@ -19,7 +19,7 @@ _READ_BYTES = 65_536
 WITHIN_S = 120.0
 
 
-class StreamedAnswer(NamedTuple):
+class EngineAnswer(NamedTuple):
     """Seconds and tokens; `text`: undecoded JSON strings."""
 
     ttft_s: float
@@ -30,7 +30,7 @@ class StreamedAnswer(NamedTuple):
     text: bytes
 
 
-async def stream_answer(url: str, body: bytes) -> StreamedAnswer:
+async def stream_answer(url: str, body: bytes) -> EngineAnswer:
     """Send one chat request and read its whole stream. Raises SetUpFailed."""
     parts = urlsplit(url)
     began_at, first_at, data = SystemClock.now(), None, bytearray()
@@ -50,7 +50,7 @@ async def stream_answer(url: str, body: bytes) -> StreamedAnswer:
     if first_at is None or not counts["completion_tokens"]:
         raise SetUpFailed(f"{url}: no answer: {bytes(data[:300]).decode(errors='replace')}")
     texts = b"".join(re.findall(rb'"content":"((?:[^"\\]|\\.)*)"', data))
-    return StreamedAnswer(first_at - began_at, SystemClock.now() - began_at, counts["completion_tokens"][-1],
+    return EngineAnswer(first_at - began_at, SystemClock.now() - began_at, counts["completion_tokens"][-1],
                           counts["prompt_tokens"][-1], (counts["cached_tokens"] or [0])[-1], texts)
 
 
