@@ -48,12 +48,12 @@ LIMIT_TOKENS: Final = 60_000
 N_REPLICAS: Final = 4
 N_BLOCKS: Final = 10
 NAMES: Final = tuple(f"replica-{number}" for number in range(N_REPLICAS))
-ENGINE: Final = EngineModel(cache_tokens=400_000)
+ENGINE: Final = EngineModel(prefill_tokens_per_s=10_000.0, cache_tokens=400_000)
 COST: Final = AffinityConfig("prefix", cache_tokens=400_000)
 MOONCAKE, AZURE = "mooncake_conversation.csv", "azure_llm_2023_conv.csv"
-CONVERSATION_RPS: Final = {"spare capacity": 24.0, "near saturation": 80.0}
+CONVERSATION_RPS: Final = {"spare capacity": 12.0, "near saturation": 42.0}
 TRACE_SCALES: Final = {  # of their times
-    MOONCAKE: {"spare capacity": 1.0, "near saturation": 0.6}, AZURE: {"spare capacity": 0.2, "near saturation": 0.08}}
+    MOONCAKE: {"spare capacity": 2.0, "near saturation": 1.2}, AZURE: {"spare capacity": 0.4, "near saturation": 0.16}}
 ROUND_ROBIN, BY_REQUESTS, BY_TOKENS, BY_COST, FILTER = (
     "round robin", "least-loaded by requests", "least-loaded by tokens", "by cost", "affinity as a filter")
 RIVALS: Final = (ROUND_ROBIN, BY_REQUESTS, BY_TOKENS)
@@ -166,7 +166,7 @@ class AffinityClaim:
     """n of an extent: requests of each load. rule: the policy under test."""
 
     full: Extent = Extent(4000)
-    quick: Extent = Extent(500)
+    quick: Extent = Extent(800)
     rule: str = BY_COST
 
     name = "affinity"

@@ -66,7 +66,7 @@ def link_trace(rows: Sequence[TraceRequest], limit_tokens: int) -> list[ChatRequ
 N_APPLICATIONS: Final = 8
 SYSTEM_BLOCKS: Final = 4  # of an application's instructions: 2,048 tokens
 MEAN_TURNS: Final = 6.0
-THINK_S: Final = 20.0
+THINK_S: Final = 4.0
 
 
 def make_conversations(rate_rps: float, n_requests: int, seed: int) -> list[ChatRequest]:
@@ -77,12 +77,12 @@ def make_conversations(rate_rps: float, n_requests: int, seed: int) -> list[Chat
     begins_s, order = 0.0, count()
     while len(found) < n_requests:
         while not due or begins_s <= due[0][0]:
-            application = rng.randrange(N_APPLICATIONS)
+            application = min(int(rng.paretovariate(1.0)), N_APPLICATIONS) - 1  # half of them are of the first
             system = tuple(range(application * SYSTEM_BLOCKS + 1, (application + 1) * SYSTEM_BLOCKS + 1))
             heappush(due, (begins_s, next(order), system))
             begins_s += rng.expovariate(rate_rps / MEAN_TURNS)
         at_s, _, history = heappop(due)
-        n_output = rng.randint(50, 350)
+        n_output = rng.randint(50, 250)
         blocks = (*history, *islice(numbers, rng.randint(1, 4)))
         found.append(ChatRequest(at_s, len(blocks) * BLOCK_TOKENS - rng.randrange(BLOCK_TOKENS // 2), n_output, blocks))
         if rng.random() < 1 - 1 / MEAN_TURNS:
