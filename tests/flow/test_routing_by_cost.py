@@ -79,7 +79,7 @@ def test_cost_unknown_exact_index_leaves_the_belief() -> None:
     assert len(run(main)) == 1
 
 
-def test_cost_reported_hits_are_counted_beside_the_belief() -> None:
+def test_cost_reported_hits_are_counted_like_the_belief() -> None:
     async def main(loop: SimLoop) -> tuple[Counter[str], float | None, float | None, int]:
         client = client_with(loop)
         for seed in range(6):

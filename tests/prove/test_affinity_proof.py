@@ -17,15 +17,14 @@ def run_claim(claim: AffinityClaim) -> ClaimResult:
 
 
 def test_affinity_claim_holds() -> None:
-    assert short_of(run_claim(AffinityClaim(quick=Extent(500)))) == []
+    assert short_of(run_claim(AffinityClaim(quick=Extent(600)))) == []
 
 
-@pytest.mark.parametrize(("rule", "falls_short"), [
-    (BY_TOKENS, "mean over the best rival's"), (FILTER, "p99 over the best rival's")])
-def test_affinity_claim_broken_policy_falls_short(rule: str, falls_short: str) -> None:
+@pytest.mark.parametrize("rule", [BY_TOKENS, FILTER])
+def test_affinity_claim_broken_policy_falls_short(rule: str) -> None:
     """Without an index, and with a filter that makes queues."""
-    short = short_of(run_claim(AffinityClaim(quick=Extent(700), rule=rule)))
-    assert f"conversations, near saturation: {falls_short}" in short
+    short = short_of(run_claim(AffinityClaim(quick=Extent(600), rule=rule)))
+    assert "conversations, near saturation: p99 over the best rival's" in short
 
 
 def test_affinity_claim_folder_without_traces_names_the_missing_one(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from stayfast.observe.snapshot.reported import ReportedFindings
 from stayfast.observe.snapshot.traffic import TrafficSink
 from stayfast.observe.snapshot.worker_part import BREAKER_STATES, UpstreamGauges, WorkerPart
 from stayfast.pipeline.stages.admit.admission import Admission
-from stayfast.policy.routing.cache_truth import CacheTruth
+from stayfast.policy.routing.affinity import CacheTruth
 from stayfast.upstreams.state.upstream_state import UpstreamState
 
 

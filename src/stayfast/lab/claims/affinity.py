@@ -33,7 +33,7 @@ from stayfast.lab.load.arrivals import read_trace
 from stayfast.lab.load.stats import ExactDistribution
 from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig
 from stayfast.lab.simulated.engine import EngineModel
-from stayfast.lab.workloads.chat_traces import ChatRequest, link_trace, make_conversations, offered_tokens_per_s
+from stayfast.lab.workloads.chat_traces import ConversationTurn, link_trace, make_conversations, offered_tokens_per_s
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.routing.selector import PickConfig, RoutingFeedback, Target, UpstreamSelector
 from stayfast.policy.resilience.hedge import HedgeConfig
@@ -48,12 +48,12 @@ LIMIT_TOKENS: Final = 60_000
 N_REPLICAS: Final = 4
 N_BLOCKS: Final = 10
 NAMES: Final = tuple(f"replica-{number}" for number in range(N_REPLICAS))
-ENGINE: Final = EngineModel(cache_tokens=400_000)
+ENGINE: Final = EngineModel(prefill_tokens_per_s=10_000.0, cache_tokens=400_000)
 COST: Final = AffinityConfig("prefix", cache_tokens=400_000)
 MOONCAKE, AZURE = "mooncake_conversation.csv", "azure_llm_2023_conv.csv"
-CONVERSATION_RPS: Final = {"spare capacity": 24.0, "near saturation": 80.0}
+CONVERSATION_RPS: Final = {"spare capacity": 12.0, "near saturation": 42.0}
 TRACE_SCALES: Final = {  # of their times
-    MOONCAKE: {"spare capacity": 1.0, "near saturation": 0.6}, AZURE: {"spare capacity": 0.2, "near saturation": 0.08}}
+    MOONCAKE: {"spare capacity": 2.0, "near saturation": 1.2}, AZURE: {"spare capacity": 0.4, "near saturation": 0.16}}
 ROUND_ROBIN, BY_REQUESTS, BY_TOKENS, BY_COST, FILTER = (
     "round robin", "least-loaded by requests", "least-loaded by tokens", "by cost", "affinity as a filter")
 RIVALS: Final = (ROUND_ROBIN, BY_REQUESTS, BY_TOKENS)
@@ -125,7 +125,7 @@ class RoutedLoad:
                 Figure.count(f"{where}: requests refused or failed", self.n_refused, None)]
 
 
-async def run_policy(loop: SimLoop, rule: str, requests: Sequence[ChatRequest], seed: int) -> RoutedLoad:
+async def run_policy(loop: SimLoop, rule: str, requests: Sequence[ConversationTurn], seed: int) -> RoutedLoad:
     """Send the requests at their instants through a gateway that chooses by `rule`."""
     provider = ProviderConfig(ttft=Mixture(0.01), gaps=GapConfig(0.01, 0.0, 4), engine=ENGINE, fills_max_tokens=True)
     providers = {name: replace(provider, seed=seed + number) for number, name in enumerate(NAMES)}
@@ -136,7 +136,7 @@ async def run_policy(loop: SimLoop, rule: str, requests: Sequence[ChatRequest], 
         routes[MODEL] = replace(routes[MODEL], selector=RivalSelector(rule))
     waits_s = [inf] * len(requests)
 
-    async def send(number: int, chat: ChatRequest) -> None:
+    async def send(number: int, chat: ConversationTurn) -> None:
         try:
             served = await serve_and_read(system.gateway, chat.to_request(), Arrival(f"req_{number:x}", loop.now()), loop)
             waits_s[number] = served.ttft_s
@@ -166,7 +166,7 @@ class AffinityClaim:
     """n of an extent: requests of each load. rule: the policy under test."""
 
     full: Extent = Extent(4000)
-    quick: Extent = Extent(500)
+    quick: Extent = Extent(800)
     rule: str = BY_COST
 
     name = "affinity"
@@ -193,7 +193,7 @@ class AffinityClaim:
                 figures += await self._compare(conditions, f"{trace}, {load}", requests, NO_LOSS, NO_LOSS)
         return ClaimResult(tuple(figures))
 
-    async def _compare(self, conditions: Conditions, where: str, requests: Sequence[ChatRequest], mean_goal: float,
+    async def _compare(self, conditions: Conditions, where: str, requests: Sequence[ConversationTurn], mean_goal: float,
                        p99_goal: float) -> list[Figure]:
         found: dict[str, RoutedLoad] = {}
         for rule in (*RIVALS, self.rule):

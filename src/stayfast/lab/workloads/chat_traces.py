@@ -27,7 +27,7 @@ BLOCK_TEXT: Final = BLOCK_TOKENS * BYTES_A_TOKEN
 N_CANDIDATES: Final = 4_000  # earlier prompts that a later one may continue
 
 
-class ChatRequest(msgspec.Struct, frozen=True, gc=False):
+class ConversationTurn(msgspec.Struct, frozen=True, gc=False):
     """One request of a conversation. blocks: identities of its prompt's blocks of BLOCK_TOKENS tokens, the last one cut."""
 
     at_s: float
@@ -43,9 +43,9 @@ class ChatRequest(msgspec.Struct, frozen=True, gc=False):
         return decode(Api.CHAT, msgspec.json.encode(body))
 
 
-def link_trace(rows: Sequence[TraceRequest], limit_tokens: int) -> list[ChatRequest]:
+def link_trace(rows: Sequence[TraceRequest], limit_tokens: int) -> list[ConversationTurn]:
     """The conversations of a trace, in its order. Prompts are cut at limit_tokens."""
-    numbers, found = count(1), list[ChatRequest]()
+    numbers, found = count(1), list[ConversationTurn]()
     by_length: dict[int, tuple[int, ...]] = {}  # the newest prompt of so many whole blocks
     newest: list[tuple[int, ...]] = []
     for row in rows:
@@ -59,38 +59,38 @@ def link_trace(rows: Sequence[TraceRequest], limit_tokens: int) -> list[ChatRequ
         by_length[n_input // BLOCK_TOKENS] = blocks
         newest.append(blocks)
         del newest[:-N_CANDIDATES]
-        found.append(ChatRequest(row.at_s, n_input, max(1, row.n_output), blocks))
+        found.append(ConversationTurn(row.at_s, n_input, max(1, row.n_output), blocks))
     return found
 
 
 N_APPLICATIONS: Final = 8
 SYSTEM_BLOCKS: Final = 4  # of an application's instructions: 2,048 tokens
 MEAN_TURNS: Final = 6.0
-THINK_S: Final = 20.0
+THINK_S: Final = 4.0
 
 
-def make_conversations(rate_rps: float, n_requests: int, seed: int) -> list[ChatRequest]:
+def make_conversations(rate_rps: float, n_requests: int, seed: int) -> list[ConversationTurn]:
     """Requests of made-up conversations at a mean rate, in order of time. A turn adds 1 to 4 blocks."""
     rng, numbers = Random(seed), count(N_APPLICATIONS * SYSTEM_BLOCKS + 1)
     due: list[tuple[float, int, tuple[int, ...]]] = []
-    found: list[ChatRequest] = []
+    found: list[ConversationTurn] = []
     begins_s, order = 0.0, count()
     while len(found) < n_requests:
         while not due or begins_s <= due[0][0]:
-            application = rng.randrange(N_APPLICATIONS)
+            application = min(int(rng.paretovariate(1.0)), N_APPLICATIONS) - 1  # half of them are of the first
             system = tuple(range(application * SYSTEM_BLOCKS + 1, (application + 1) * SYSTEM_BLOCKS + 1))
             heappush(due, (begins_s, next(order), system))
             begins_s += rng.expovariate(rate_rps / MEAN_TURNS)
         at_s, _, history = heappop(due)
-        n_output = rng.randint(50, 350)
+        n_output = rng.randint(50, 250)
         blocks = (*history, *islice(numbers, rng.randint(1, 4)))
-        found.append(ChatRequest(at_s, len(blocks) * BLOCK_TOKENS - rng.randrange(BLOCK_TOKENS // 2), n_output, blocks))
+        found.append(ConversationTurn(at_s, len(blocks) * BLOCK_TOKENS - rng.randrange(BLOCK_TOKENS // 2), n_output, blocks))
         if rng.random() < 1 - 1 / MEAN_TURNS:
             heappush(due, (at_s + rng.expovariate(1 / THINK_S) + n_output * 0.02, next(order), blocks))
     return found
 
 
-def offered_tokens_per_s(requests: Iterable[ChatRequest]) -> float:
+def offered_tokens_per_s(requests: Iterable[ConversationTurn]) -> float:
     """The mean rate of prompt tokens."""
     ordered = list(requests)
     span_s = ordered[-1].at_s - ordered[0].at_s if len(ordered) > 1 else 0.0

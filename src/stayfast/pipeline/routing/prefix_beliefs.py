@@ -8,8 +8,7 @@ from msgspec import Struct
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.engine_signals import EngineSignals
 from stayfast.core.types import Usage
-from stayfast.policy.routing.affinity import BLOCK_BYTES, AffinityConfig, SentPrefixes, blocks_of
-from stayfast.policy.routing.cache_truth import CacheTruth
+from stayfast.policy.routing.affinity import BLOCK_BYTES, AffinityConfig, CacheTruth, SentPrefixes, blocks_of
 from stayfast.policy.routing.replica_cost import FailurePenalty
 
 TOLERANCE = 0.1  # of the prompt: an answer that shows so much less than believed is a sign of evictions

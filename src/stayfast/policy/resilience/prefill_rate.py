@@ -25,7 +25,7 @@ from statistics import median
 from typing import Final
 
 PRIOR: Final = 8_000.0  # tokens a second: between an 8B model on one GPU and a 70B model on several
-N_KEPT: Final = 64
+N_SAMPLES: Final = 64
 N_WARM: Final = 16
 EVERY: Final = 8  # samples between two estimates
 AHEAD_SHARE: Final = 0.25
@@ -44,7 +44,7 @@ class PrefillRate:
 
     def __init__(self) -> None:
         self.tokens_per_s: float | None = None  # None: not known yet
-        self._samples: deque[tuple[float, float]] = deque(maxlen=N_KEPT)
+        self._samples: deque[tuple[float, float]] = deque(maxlen=N_SAMPLES)
         self._n_new = 0
 
     def learn(self, n_uncached: float, n_ahead: float, ttft_s: float) -> None:

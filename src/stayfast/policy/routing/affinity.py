@@ -10,6 +10,10 @@ Answers correct it. An engine evicts the least recently used blocks first. So if
 at t, all blocks that were last sent before t are gone, too: they are forgotten, and the capacity falls to what was sent
 since. Each confirmed block lets it grow by 1 %.
 
+Truth is the share of input tokens that usage reports as cached, belief the share that was believed to be, over the same
+answers. An upstream whose usage has never shown a cached token may not report any: its truth is unknown, not 0. vLLM omits
+the count where it is 0, so its absence counts as 0 once there was one.
+
 A session's owner is found by rendezvous hashing, the highest of w / -ln(u), with u in (0, 1) a hash of session and upstream,
 and w the upstream's weight: nothing is stored, and all workers and replicas agree.
 
@@ -39,6 +43,7 @@ MAX_BYTES = 1 << 19  # of one prompt, 128,000 tokens: the rest is ignored
 MAX_BLOCKS = MAX_BYTES // BLOCK_BYTES
 MIN_BLOCKS = 64  # the least capacity that evictions may show: 8,000 tokens
 GROWS = 1.01
+FADES = 0.998  # of the sums of CacheTruth, an answer: half in about 350 answers
 _HASH_BYTES = 6  # fits a float without rounding
 _HASHES = 1 << 8 * _HASH_BYTES
 
@@ -173,3 +178,40 @@ class SentPrefixes:
 
     def __repr__(self) -> str:
         return f"<SentPrefixes: {len(self._at)} of {self.capacity} blocks>"
+
+
+class CacheTruth:
+    """Pure state; changed only by its owner. Token counts fade, except `n_answers`."""
+
+    __slots__ = ("n_answers", "n_believed", "n_cached", "n_input", "reports")
+
+    def __init__(self) -> None:
+        self.reports = False  # its usage has shown cached tokens
+        self.n_answers = 0
+        self.n_input = self.n_cached = self.n_believed = 0.0
+
+    def add(self, n_input: int, n_cached: int, believed_share: float) -> None:
+        """An answer with n_input prompt tokens, of which n_cached were reported as cached."""
+        if n_cached and not self.reports:
+            self.reports = True
+            self.n_answers = 0
+            self.n_input = self.n_cached = self.n_believed = 0.0  # what was counted before may have been unreported
+        self.n_answers += 1
+        self.n_input = self.n_input * FADES + n_input
+        self.n_cached = self.n_cached * FADES + min(n_cached, n_input)
+        self.n_believed = self.n_believed * FADES + believed_share * n_input
+
+    @property
+    def truth(self) -> float | None:
+        """The share of input tokens from its cache; None: unknown."""
+        return self.n_cached / self.n_input if self.reports and self.n_input else None
+
+    @property
+    def belief(self) -> float | None:
+        """The share that routing believed to be in its cache; None: no answers."""
+        return self.n_believed / self.n_input if self.n_input else None
+
+    def __repr__(self) -> str:
+        shares = ", ".join(f"{name} {'unknown' if share is None else f'{share:.0%}'}"
+                           for name, share in (("truth", self.truth), ("belief", self.belief)))
+        return f"<CacheTruth of {self.n_answers} answers: {shares}>"
