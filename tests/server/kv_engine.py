@@ -26,6 +26,7 @@ class KvEngine:
 
     def __init__(self) -> None:
         self.served = self.n_tokenized = 0
+        self.has_tokenizer = True
         self.cached: dict[tuple[int, ...], int] = {}  # the engine's hash, by the whole prefix
         self.publisher = KvPublisher(free_port(), free_port())
         self._next_hash = 1
@@ -61,6 +62,8 @@ class KvEngine:
 
     def tokenized(self, body: dict[str, Any]) -> dict[str, Any]:
         self.n_tokenized += 1
+        if not self.has_tokenizer:
+            return {}
         ids = tokenize(body["messages"])
         return {"count": len(ids), "max_model_len": 100_000, "tokens": ids}
 

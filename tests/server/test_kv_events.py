@@ -164,7 +164,7 @@ def test_reader_without_a_publisher_waits_until_there_is_one() -> None:
     run(main)
 
 
-def test_load_zmq_without_the_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_zmq_without_the_package_names_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(name: str) -> Any:
         raise ModuleNotFoundError(f"No module named {name!r}")
 

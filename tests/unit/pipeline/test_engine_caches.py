@@ -157,3 +157,16 @@ def test_cached_tokens_of_an_adapter_are_those_of_its_own_blocks() -> None:
         assert other == 0.0
 
     run(main)
+
+
+def test_learn_ids_that_are_none_count_as_no_answer() -> None:
+    class Odd(Tokenizer):
+        async def tokenize(self, request: Request) -> Sequence[int]:
+            return [1 << 40, -1]
+
+    async def main(loop: SimLoop) -> None:
+        caches = caches_of(Odd())
+        await learn(caches, ask("many words " * 200), ask("other words " * 200))
+        assert caches.tokenized["failed"] == 2
+
+    run(main)

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from stayfast.core.errors import Rejected
@@ -62,3 +63,21 @@ def test_tokenize_request_without_a_prompt_names_both_members() -> None:
         decode(Api.TOKENIZE, b'{"model": "m"}')
     assert str(refused.value) == "prompt or messages is required"
     assert (refused.value.code, refused.value.param) == ("missing_field", "prompt")
+
+
+CHAT_BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.mark.parametrize(("api", "body", "expected"), [
+    (Api.CHAT, {**CHAT_BODY, "temperature": 0, "chat_template_kwargs": {}}, {**CHAT_BODY, "chat_template_kwargs": {}}),
+    (Api.MESSAGES, {**CHAT_BODY, "max_tokens": 5}, CHAT_BODY),
+    (Api.COMPLETIONS, {"model": "m", "prompt": "hi", "n": 1}, {"model": "m", "prompt": "hi"})])
+def test_encode_count_body_of_an_answered_request_has_its_prompt(api: Api, body: object, expected: dict[str, Any]) -> None:
+    encoded = encode_count_body(decode(api, msgspec.json.encode(body)), CountForm.TOKENIZE, "there")
+    assert encoded is not None
+    assert msgspec.json.decode(encoded) == {**expected, "model": "there"}
+
+
+def test_encode_count_body_of_prompt_as_tokens_is_none() -> None:
+    request = decode(Api.COMPLETIONS, msgspec.json.encode({"model": "m", "prompt": [1, 2]}))
+    assert encode_count_body(request, CountForm.TOKENIZE, "m") is None

@@ -21,6 +21,7 @@ AT_A_TIME: Final = 2  # prompts that engines tokenize for this process
 MAX_WAITING: Final = 256  # beyond it the newest is not learned
 MAX_WAITING_BYTES: Final = 16 << 20
 MAX_BODY_BYTES: Final = 1 << 20
+MAX_TOKEN_ID: Final = (1 << 31) - 1  # another engine's answer than a tokenizer's must not end the learning
 
 
 class PromptTokenizer(Protocol):
@@ -127,7 +128,7 @@ class EngineCaches:
         self._turn = turn = self._turn + 1
         for at in range(min(2, len(names))):
             token_ids = await self.caches[names[(turn + at) % len(names)]].tokenizer.tokenize(prompt.request)
-            if token_ids:
+            if token_ids and min(token_ids) >= 0 and max(token_ids) <= MAX_TOKEN_ID:
                 self._learned.learn(prompt.blocks, prompt.n_bytes, token_ids, BLOCK_BYTES)
                 self.tokenized["learned"] += 1
                 return
