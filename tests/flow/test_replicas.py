@@ -11,13 +11,13 @@ from stayfast.compose.scaling import Loads
 from stayfast.compose.system import Observers, System, build
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.types import Api
-from stayfast.lab.harness.starting_replica import ReplicaTimes, StartingUpstream
+from stayfast.lab.harness.starting_replica import ReplicaTimes, StartingReplica, StartingUpstream
 from stayfast.lab.harness.virtual import VirtualReply, chat_request, serve_and_read
 from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig, Simulated
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
-from stayfast.policy.warm.config import PoolConfig, ReplicaConfig
+from stayfast.policy.warm.config import ReplicaConfig, ReplicaPoolConfig
 from stayfast.policy.warm.phases import Phase, Replica
 from stayfast.settings import LogSettings, RouteSettings, Settings
 from stayfast.settings.model import Fallback, OnOverrun
@@ -73,7 +73,7 @@ def test_request_waits_for_the_replica_if_its_deadline_holds_the_start() -> None
     run(main)
 
 
-def test_request_whose_deadline_is_shorter_goes_to_the_fallback_at_once() -> None:
+def test_request_with_a_shorter_deadline_goes_to_the_fallback_at_once() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, {"gpu": starting(20.0), "provider": starting(0.0, OFF)}, ("gpu",), deadline=30.0,
                   on_overrun=FALLBACK)
@@ -203,7 +203,7 @@ class SleeperSettings(msgspec.Struct, frozen=True):
 def test_sleeping_replica_is_woken_once_by_the_first_of_many_requests() -> None:
     async def main(loop: SimLoop) -> None:
         warm = ReplicaConfig(phases="on", wake=True, check_s=100.0)
-        rig = Rig(loop, {"gpu": SleeperSettings(warm)}, ("gpu",), pool=PoolConfig(min_warm=0), deadline=300.0)
+        rig = Rig(loop, {"gpu": SleeperSettings(warm)}, ("gpu",), pool=ReplicaPoolConfig(min_warm=0), deadline=300.0)
         await asyncio.sleep(1.0)
         assert rig.replica("gpu").phase is Phase.SLEEPING
         answers = await asyncio.gather(*[rig.send() for _ in range(5)])
@@ -230,8 +230,9 @@ def test_replica_that_unloads_when_idle_gets_a_token_every_half_period() -> None
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, {"gpu": starting(0.0, ReplicaConfig(phases="on", idle_unload_s=60.0))}, ("gpu",))
         await asyncio.sleep(300.0)
-        engine = rig.system.registry["gpu"].upstream.engine  # type: ignore[attr-defined]
-        assert 9 <= engine.counts.n_asked <= 12
+        upstream = rig.system.registry["gpu"].upstream
+        assert isinstance(upstream, StartingReplica)
+        assert 9 <= upstream.engine.counts.n_asked <= 12
         await rig.close()
 
     run(main)
@@ -247,7 +248,8 @@ def test_scaling_report_names_what_a_pool_needs_and_forgets_old_advice() -> None
 
         held = [loop.create_task(rig.send()) for _ in range(3)]
         await asyncio.sleep(1.0)
-        scaling = rig.observers.scaling
+        scaling = rig.observers.aggregate.scaling
+        assert scaling is not None
         await scaling.renew(no_others)
         pool = msgspec.json.decode(scaling.report())["pools"]["m"]
         assert (pool["queue"], pool["n_ready"], pool["replicas_wanted"]) == (3, 0, 1)

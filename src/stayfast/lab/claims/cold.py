@@ -126,8 +126,8 @@ class ColdClaim:
 
     name = "cold"
     statement = ("A replica starts under load: no request fails or misses its deadline, and none reaches the replica before "
-                 "it is warm; by its health endpoint at full weight some do. From zero, the fallback answers at least 99 % of "
-                 "the requests whose deadline is shorter than the start, the replica at least 99 % of the others.")
+                 "it is warm; by its health endpoint at full weight some do. From zero, the fallback answers at least 99 % "
+                 "of the requests whose deadline is shorter than the start, the replica at least 99 % of the others.")
 
     async def run(self, conditions: Conditions) -> ClaimResult:
         n, runs, base = conditions.choose(self.n, self.n_quick), list[StartedRun](), list[StartedRun]()
@@ -165,8 +165,8 @@ def _zero_figures(short: StartedRun, long: StartedRun) -> list[Figure]:
     n_short, n_long = len(short.waits_s), len(long.waits_s)
     return [
         Figure.count(f"from zero: failed or past the deadline (n={n_short + n_long})", short.n_failed + long.n_failed),
-        Figure.exact("from zero, short deadline: answered by the fallback", 100 * ratio(short.by.get("provider", 0), n_short),
-                     "%", 99.0, Sense.AT_LEAST),
+        Figure.exact("from zero, short deadline: answered by the fallback",
+                     100 * ratio(short.by.get("provider", 0), n_short), "%", 99.0, Sense.AT_LEAST),
         Figure.exact("from zero, long deadline: answered by the replica", 100 * ratio(long.by.get("own", 0), n_long), "%",
                      99.0, Sense.AT_LEAST),
         Figure.exact("from zero, short deadline: TTFT p99", short.p99_s(0.0), "s"),

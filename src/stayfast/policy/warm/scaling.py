@@ -24,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from stayfast.policy.warm.config import PoolConfig
+from stayfast.policy.warm.config import ReplicaPoolConfig
 
 QUEUE: Final = 1.0
 SATURATION: Final = 0.7
@@ -122,13 +122,13 @@ class PoolScaler:
 
     __slots__ = ("_backlog", "_config", "_load", "_recent", "_since")
 
-    def __init__(self, config: PoolConfig) -> None:
+    def __init__(self, config: ReplicaPoolConfig) -> None:
         self._config = config
         self._load, self._backlog = HoltTrend(), HoltTrend()
         self._recent: deque[tuple[float, int]] = deque()  # instant, demand
         self._since: float | None = None
 
-    def configure(self, config: PoolConfig) -> None:
+    def configure(self, config: ReplicaPoolConfig) -> None:
         """Use other bounds from the next advice on."""
         self._config = config
 

@@ -1,13 +1,13 @@
 """The phases of a replica: what moves it, and the share that it gets."""
 
 from math import inf
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.warm.cold_start import ColdStartTimes, may_wait
-from stayfast.policy.warm.config import PoolConfig, ReplicaConfig
+from stayfast.policy.warm.config import ReplicaConfig, ReplicaPoolConfig
 from stayfast.policy.warm.phases import N_COMPARED, RULES, Phase, Replica, ReplicaEvent
 
 
@@ -65,7 +65,7 @@ def test_ready_replica_one_refusal_moves_nothing_two_in_a_row_do() -> None:
     for at in (50.0, 52.0):
         replica.note_refused(at, "it refuses connections")
         replica.note_token(0.1, at + 1)
-    assert replica.phase is Phase.READY
+    assert replica.is_ready
     replica.note_refused(60.0, "it refuses connections")
     replica.note_refused(60.1, "it refuses connections")
     assert replica.phase is Phase.LOADING
@@ -145,27 +145,7 @@ def test_rules_draining_ends_by_the_operator_only() -> None:
     assert RULES[Phase.DRAINING].ends_by == {ReplicaEvent.UNDRAIN: Phase.WARMING}
 
 
-def test_cold_starts_prior_counts_until_enough_are_known() -> None:
-    times = ColdStartTimes(60.0)
-    for _ in range(4):
-        times.add_start(10.0)
-    assert times.p90_s == 60.0
-    times.add_start(12.0)
-    assert times.p90_s == 12.0
-
-
-def test_late_start_is_expected_to_last_about_as_long_again() -> None:
-    times = ColdStartTimes(60.0)
-    assert [times.left_s(at) for at in (0.0, 50.0, 60.0, 100.0)] == [60.0, 10.0, 6.0, 46.0]
-
-
-@pytest.mark.parametrize(("left_s", "time_left_s", "max_hold_s", "expected"), [
-    (5.0, 7.0, 60.0, True), (5.0, 5.5, 60.0, False), (5.0, 100.0, 4.0, False), (0.0, 1.0, 0.0, True)])
-def test_may_wait(left_s: float, time_left_s: float, max_hold_s: float, *, expected: bool) -> None:
-    assert may_wait(left_s, 1.0, time_left_s, max_hold_s) is expected
-
-
 @pytest.mark.parametrize("wrong", [{"scale_to_zero": True}, {"min_warm": 11}])
-def test_pool_contradictions_are_refused(wrong: dict[str, int]) -> None:
+def test_pool_contradictions_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="min_warm"):
-        PoolConfig(**wrong)
+        ReplicaPoolConfig(**wrong)

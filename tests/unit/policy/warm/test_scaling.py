@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.warm.config import PoolConfig
+from stayfast.policy.warm.config import ReplicaPoolConfig
 from stayfast.policy.warm.scaling import HoltTrend, PoolLoad, PoolScaler, merge_loads
 
 CALM = PoolLoad(n_replicas=2, n_ready=2, running=4, places=40.0, cold_start_s=30.0)
 
 
-def advise(load: PoolLoad, config: PoolConfig | None = None) -> tuple[int, str]:
+def advise(load: PoolLoad, config: ReplicaPoolConfig | None = None) -> tuple[int, str]:
     """Of the first look at a pool; the quiet window holds what is ready."""
-    advice = PoolScaler(config or PoolConfig()).scale(load, 0.0)
+    advice = PoolScaler(config or ReplicaPoolConfig()).scale(load, 0.0)
     return advice.replicas_wanted, advice.why
 
 
@@ -37,13 +37,13 @@ def test_scaler_unknown_measures_are_not_zero() -> None:
 
 
 def test_scaler_falls_only_after_the_quiet_window() -> None:
-    scaler, busy = PoolScaler(PoolConfig(quiet_s=300.0)), msgspec.structs.replace(CALM, running=60)
+    scaler, busy = PoolScaler(ReplicaPoolConfig(quiet_s=300.0)), msgspec.structs.replace(CALM, running=60)
     assert scaler.scale(busy, 0.0).replicas_wanted == 5
     assert [scaler.scale(CALM, at).replicas_wanted for at in (5.0, 299.0, 301.0, 306.0)] == [5, 5, 1, 1]
 
 
 def test_scaler_long_cold_starts_make_the_window_longer() -> None:
-    scaler, calm = PoolScaler(PoolConfig(quiet_s=300.0)), msgspec.structs.replace(CALM, cold_start_s=200.0)
+    scaler, calm = PoolScaler(ReplicaPoolConfig(quiet_s=300.0)), msgspec.structs.replace(CALM, cold_start_s=200.0)
     scaler.scale(msgspec.structs.replace(calm, running=60), 0.0)
     assert scaler.scale(calm, 590.0).replicas_wanted == 5
     assert scaler.scale(calm, 605.0).replicas_wanted == 1
@@ -51,7 +51,7 @@ def test_scaler_long_cold_starts_make_the_window_longer() -> None:
 
 def test_scaler_growing_load_is_met_a_cold_start_ahead() -> None:
     """The same load at the same instant, grown or steady."""
-    grown, steady = PoolScaler(PoolConfig()), PoolScaler(PoolConfig())
+    grown, steady = PoolScaler(ReplicaPoolConfig()), PoolScaler(ReplicaPoolConfig())
     for n in range(20):
         rising = grown.scale(msgspec.structs.replace(CALM, running=10 + 2 * n), 5.0 * n)
         flat = steady.scale(msgspec.structs.replace(CALM, running=48), 5.0 * n)
@@ -61,10 +61,10 @@ def test_scaler_growing_load_is_met_a_cold_start_ahead() -> None:
 
 def test_scaler_zero_only_where_the_pool_allows_it() -> None:
     idle = PoolLoad(n_replicas=1, n_ready=0)
-    assert advise(idle, PoolConfig())[0] == 1
-    assert advise(idle, PoolConfig(min_warm=0))[0] == 1
-    assert advise(idle, PoolConfig(min_warm=0, scale_to_zero=True))[0] == 0
-    assert advise(msgspec.structs.replace(idle, queue=1), PoolConfig(min_warm=0, scale_to_zero=True))[0] == 1
+    assert advise(idle, ReplicaPoolConfig())[0] == 1
+    assert advise(idle, ReplicaPoolConfig(min_warm=0))[0] == 1
+    assert advise(idle, ReplicaPoolConfig(min_warm=0, scale_to_zero=True))[0] == 0
+    assert advise(msgspec.structs.replace(idle, queue=1), ReplicaPoolConfig(min_warm=0, scale_to_zero=True))[0] == 1
 
 
 def test_scaler_objective_below_the_floor_is_reported() -> None:
@@ -80,7 +80,7 @@ LOADS = st.builds(PoolLoad, n_replicas=st.integers(0, 20), n_ready=st.integers(0
 
 @given(st.lists(st.tuples(LOADS, st.floats(0.1, 600)), min_size=1, max_size=20), st.integers(0, 5), st.integers(5, 30))
 def test_scaler_advice_stays_within_its_bounds(loads: list[tuple[PoolLoad, float]], least: int, most: int) -> None:
-    scaler, now = PoolScaler(PoolConfig(min_warm=least, max_replicas=most)), 0.0
+    scaler, now = PoolScaler(ReplicaPoolConfig(min_warm=least, max_replicas=most)), 0.0
     for load, step_s in loads:
         now += step_s
         advice = scaler.scale(load, now)
