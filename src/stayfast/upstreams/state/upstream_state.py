@@ -446,7 +446,7 @@ class UpstreamState:
             n_answered = self.concurrency.n_answered - call.n_answered_before
         waited_s = call.took_s if call.took_s is not None else now - call.began_at
         n_running = n_here + self._n_in_other_workers()
-        return self.concurrency.explains_slowness(n_running, n_answered * n_running / n_here, waited_s, self._breaker_config.slow_factor)
+        return self.concurrency.explains_slowness(n_running, n_answered * n_running / n_here, waited_s, self.slow_factor)
 
     def _n_in_other_workers(self) -> int:
         """Calls of other processes at this upstream, if known."""
