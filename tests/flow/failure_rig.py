@@ -17,7 +17,8 @@ from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import RecordingSink, ScriptedUpstream, SendText, SimLoop, Wait
 from stayfast.upstreams.base import AnswerStream, Call
-from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
+from stayfast.upstreams.state.registry import Registry
+from stayfast.upstreams.state.upstream_state import UpstreamState
 from stayfast.wire.errors import make_failure, read_error_details
 from tests.flow.rig import chat, read
 

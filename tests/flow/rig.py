@@ -31,7 +31,8 @@ from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.stores.memory import MemoryStore
 from stayfast.testing import RecordingSink, Script, ScriptedUpstream, SimLoop
 from stayfast.upstreams.base import Upstream
-from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
+from stayfast.upstreams.state.registry import Registry
+from stayfast.upstreams.state.upstream_state import UpstreamState
 from stayfast.wire.request_body import decode
 
 MODEL = "m"

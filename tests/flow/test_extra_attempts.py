@@ -18,7 +18,7 @@ from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Script, SendText, SimLoop, Wait, run
-from stayfast.upstreams.state.model_health import ModelHealth
+from stayfast.upstreams.state.upstream_state import ModelHealth
 from tests.flow.admission_rig import quota_for_all
 from tests.flow.dialects import ask
 from tests.flow.rig import MODEL, Rig, chat, read

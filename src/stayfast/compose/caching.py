@@ -68,7 +68,7 @@ from stayfast.stores.label_store import LabelStore
 from stayfast.stores.memory import MemoryStore
 from stayfast.stores.remote_store import RemoteStore
 from stayfast.stores.sqlite import SqliteBackend
-from stayfast.upstreams.state.upstream_state import Registry
+from stayfast.upstreams.state.registry import Registry
 from stayfast.wire.prompt import LAYOUT_APIS
 
 _PACKAGES = ("numpy", "onnx", "onnxruntime", "tokenizers", "usearch")

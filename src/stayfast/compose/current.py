@@ -34,7 +34,8 @@ from stayfast.settings import Settings
 from stayfast.settings.effective import SettingsReport
 from stayfast.stores.embedder import Embedders
 from stayfast.turns.served import ServedTurn
-from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
+from stayfast.upstreams.state.registry import Registry
+from stayfast.upstreams.state.upstream_state import UpstreamState
 from stayfast.workers.fleet.quota_leases import QuotaLeases
 
 GATEWAY = "(gateway)"  # the "upstream" of requests that wait before one is chosen; settings cannot name one like this

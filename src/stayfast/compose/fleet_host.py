@@ -31,8 +31,8 @@ from stayfast.server.backend import PurgeFilter
 from stayfast.server.config import is_loopback
 from stayfast.settings import HttpUpstream, Settings
 from stayfast.stores.fleet.base import FleetUnavailable
-from stayfast.upstreams.state.model_health import ModelHealth
-from stayfast.upstreams.state.upstream_state import Registry
+from stayfast.upstreams.state.registry import Registry
+from stayfast.upstreams.state.upstream_state import ModelHealth
 from stayfast.workers.channels import WorkerPeers
 from stayfast.workers.fleet.link import FleetLink, RemotePurge
 from stayfast.workers.fleet.records import FleetNews, GatewayRecord, WorkerReport

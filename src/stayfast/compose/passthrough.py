@@ -12,7 +12,8 @@ from stayfast.settings import HttpUpstream, Settings
 from stayfast.upstreams.dialect import DialectUpstream
 from stayfast.upstreams.passthrough.endpoint import PassedEndpoint
 from stayfast.upstreams.rate_limited import RateLimitedUpstream
-from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
+from stayfast.upstreams.state.registry import Registry
+from stayfast.upstreams.state.upstream_state import UpstreamState
 
 
 def http_config(upstream_settings: HttpUpstream) -> HttpConfig:

@@ -144,8 +144,8 @@ class Process:
     def _begin_scaling(self) -> None:
         """Worker 0 decides for all."""
         aggregate = self._observers.aggregate
-        if not aggregate.peers.n:
-            self._of_process.append(self._tasks.spawn(self._observers.scaling.run(aggregate.read_other_loads)))
+        if not aggregate.peers.n and aggregate.scaling is not None:
+            self._of_process.append(self._tasks.spawn(aggregate.scaling.run(aggregate.read_other_loads)))
 
     def drain(self) -> None:
         """Claim no more jobs."""

@@ -38,8 +38,9 @@ from stayfast.settings.hooks import load_hook
 from stayfast.stores.base import Store
 from stayfast.stores.memory import MemoryStore
 from stayfast.turns.threads import start_thread
+from stayfast.upstreams.state.registry import Registry
 from stayfast.upstreams.state.signal_board import SignalBoard
-from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
+from stayfast.upstreams.state.upstream_state import UpstreamState
 
 
 @dataclass(frozen=True, slots=True)

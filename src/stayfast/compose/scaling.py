@@ -61,19 +61,19 @@ class PoolScaling:
         self._advice: dict[str, ScalingAdvice] = {}
         self._at = -inf
 
-    async def run(self, ask_others: Callable[[], Awaitable[Iterable[Loads]]]) -> None:
-        """Renew the advice until cancelled. ask_others: the loads of the other workers that answer."""
+    async def run(self, read_others: Callable[[], Awaitable[Iterable[Loads]]]) -> None:
+        """Renew the advice until cancelled. read_others: the loads of the other workers that answer."""
         while True:
-            await self.renew(ask_others)
+            await self.renew(read_others)
             await asyncio.sleep(EVERY_S)
 
-    async def renew(self, ask_others: Callable[[], Awaitable[Iterable[Loads]]]) -> None:
+    async def renew(self, read_others: Callable[[], Awaitable[Iterable[Loads]]]) -> None:
         """Collect the loads, and decide. Does nothing if no route has replicas."""
         routes, own = self._current.routes(), self.read_loads()
         if not own:
             self._loads, self._advice, self._scalers = {}, {}, {}
             return
-        for others in await ask_others():
+        for others in await read_others():
             own = {name: merge_loads(load, others[name]) if name in others else load for name, load in own.items()}
         now = self._clock.now()
         self._scalers = {name: self._scaler(name, routes[name]) for name in own if name in routes}

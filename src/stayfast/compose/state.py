@@ -19,9 +19,9 @@ from stayfast.pipeline.routing.selector import UpstreamSelector
 from stayfast.pipeline.stages.admit.admission import Admission, Admit
 from stayfast.policy.warm.phases import Replica
 from stayfast.upstreams.state.limiter import ConcurrencyLimiter
-from stayfast.upstreams.state.model_health import MAX_NAME, ModelHealth
+from stayfast.upstreams.state.registry import Registry
 from stayfast.upstreams.state.signal_board import SignalBoard
-from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
+from stayfast.upstreams.state.upstream_state import MAX_NAME, ModelHealth, UpstreamState
 
 MAX_TENANTS = 100  # the newest
 Json = dict[str, Any]

@@ -108,8 +108,9 @@ from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.credentials.renewed import RenewedCredential
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
 from stayfast.upstreams.embedded import NATIVE_LOCAL_APIS, TASK_APIS, Address, EngineEndpoint, LocalUpstream
+from stayfast.upstreams.state.registry import Registry
 from stayfast.upstreams.state.signal_board import SignalBoard
-from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
+from stayfast.upstreams.state.upstream_state import UpstreamState
 from stayfast.wire.quirks import Quirk
 from stayfast.workers.channels import WorkerPeers
 from stayfast.workers.fleet.quota_leases import QuotaLeases
@@ -131,9 +132,10 @@ class Observers:
         self.writer = LineWriter(log_config(settings))
         self.log = LogSink(log_config(settings), self.writer, clock)
         traffic = TrafficSink(clock, current.first_token_bound)
+        scaling = PoolScaling(current, clock, traffic.first_tokens)
         self.metrics = MetricsSink(clock, slo_bounds_s(settings), traffic=traffic, lost=self._lost,
                                    in_flight=current.in_flight, queued=current.queued,
-                                   gauges=lambda: current.gauges() | self.fleet.gauges() | self.scaling.gauges() | {
+                                   gauges=lambda: current.gauges() | self.fleet.gauges() | scaling.gauges() | {
                                        ENGINE_BOUND.name: bound_rows(self.probes.engine_bounds()),
                                        WEBSOCKETS.name: self.sockets.open_rows()},
                                    counters=lambda: current.counters() | self.fleet.counters() | {
@@ -169,11 +171,10 @@ class Observers:
                                     versions=versions.collect),
             current, peers, clock, encode=wrap_snapshot_message, read_caches=self._read_caches,
             warn=lambda why: self.log.write_event("snapshots_not_stored", level="warning", detail=why))
-        self.scaling = PoolScaling(current, clock, self.metrics.first_tokens)
         self.aggregate = WorkerAggregate(self.metrics, recent, self.batch.flush, peers, Caches(current.routes),
                                         TurnRegistry(current.turns), self.fleet, self.snapshots.answer,
                                         settings.metrics.aliases, self.probes.engine_figures,
-                                        self.signals.receive, versions, current.shows_prompts, self.scaling,
+                                        self.signals.receive, versions, current.shows_prompts, scaling,
                                         current.set_drained)
         self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))
 

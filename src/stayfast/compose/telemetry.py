@@ -28,7 +28,7 @@ from stayfast.policy.resilience.breaker import BreakerState
 from stayfast.settings import HttpUpstream, Settings
 from stayfast.turns import threads
 from stayfast.turns.served import ServedTurn
-from stayfast.upstreams.state.upstream_state import Registry
+from stayfast.upstreams.state.registry import Registry
 
 _NUMBER = {BreakerState.CLOSED: 0.0, BreakerState.HALF_OPEN: 1.0, BreakerState.OPEN: 2.0}
 

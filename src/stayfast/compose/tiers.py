@@ -17,7 +17,8 @@ from stayfast.policy.tiers.config import SPEEDS, STANDARD, TierEntry, TierLadder
 from stayfast.settings import HttpUpstream, Settings
 from stayfast.upstreams.base import RequestedTier
 from stayfast.upstreams.service_tier import ServiceTierUpstream
-from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
+from stayfast.upstreams.state.registry import Registry
+from stayfast.upstreams.state.upstream_state import UpstreamState
 
 REPLACES: Final = ":replace"
 

@@ -11,7 +11,7 @@ from stayfast.pipeline.plan import Route
 from stayfast.policy.context.config import LEARNED, UPSTREAM
 from stayfast.settings import Settings
 from stayfast.stores.exact_tokenizer import NoTokenizer, TokenizerSlot
-from stayfast.upstreams.state.upstream_state import Registry
+from stayfast.upstreams.state.registry import Registry
 
 
 class TokenCounters:

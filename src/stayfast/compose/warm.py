@@ -10,7 +10,8 @@ import msgspec
 from stayfast.compose.engine_metrics import open_engine_client
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
-from stayfast.core.events import PhaseChanged, Sink
+from stayfast.core.events import Sink
+from stayfast.core.replicas import PhaseChanged
 from stayfast.observe.metrics.counters import Samples
 from stayfast.observe.metrics.definitions import COLD_START, POOL_HELD, POOL_READY, REPLICA_PHASE
 from stayfast.pipeline.attempts.readiness import Prober
@@ -20,8 +21,9 @@ from stayfast.pipeline.warm.route_pool import RoutePool
 from stayfast.policy.warm.config import ReplicaConfig
 from stayfast.policy.warm.phases import Phase, Replica
 from stayfast.settings import EmbeddedUpstream, HttpUpstream, RouteSettings, Settings
+from stayfast.upstreams.state.registry import Registry
 from stayfast.upstreams.state.signal_board import SignalBoard
-from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
+from stayfast.upstreams.state.upstream_state import UpstreamState
 
 ENGINES: Final = frozenset(("vllm", "sglang", "llamacpp", "tgi", "trtllm"))  # providers, as settings name them
 TIMEOUT_S: Final = 2.0

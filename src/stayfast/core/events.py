@@ -11,6 +11,7 @@ from stayfast.core.classify import ClassifierFact
 from stayfast.core.credentials import CredentialRenewalFailed, CredentialRenewed
 from stayfast.core.keys import KeyChanged
 from stayfast.core.passthrough import PassedThrough
+from stayfast.core.replicas import PhaseChanged
 from stayfast.core.samples import PromptSampled, QuotaReported
 from stayfast.core.steps import StepDone
 from stayfast.core.types import Api, Outcome, Stage, Usage
@@ -313,14 +314,6 @@ class BreakerChanged(msgspec.Struct, frozen=True, gc=False):
     upstream: str
     state: str
     why: str  # counts and times, never an upstream's own text
-
-
-class PhaseChanged(msgspec.Struct, frozen=True, gc=False):
-    """A replica of an engine changed its phase: loading, warming, ready, sleeping, draining."""
-
-    upstream: str
-    state: str
-    why: str
 
 
 class StoreCallDone(msgspec.Struct, frozen=True, gc=False):

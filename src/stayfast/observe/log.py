@@ -30,7 +30,6 @@ from stayfast.core.events import (
     JobStoreCalled,
     JudgeUnclear,
     KeysFailed,
-    PhaseChanged,
     PrefixFinding,
     ProbeFailed,
     RequestDone,
@@ -41,6 +40,7 @@ from stayfast.core.events import (
 )
 from stayfast.core.keys import KeyChanged
 from stayfast.core.passthrough import PassedThrough
+from stayfast.core.replicas import PhaseChanged
 from stayfast.observe.log_text import TextLines
 from stayfast.observe.traffic_rows import format_mark
 

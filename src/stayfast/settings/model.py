@@ -35,7 +35,7 @@ from stayfast.policy.routing.outlier_ejection import EjectConfig
 from stayfast.policy.slo import Slo
 from stayfast.policy.tiers.config import TierConfig, TierEntry, TierLadder
 from stayfast.policy.tiers.enough import EnoughConfig, check_has_smaller_tier
-from stayfast.policy.warm.config import PoolConfig
+from stayfast.policy.warm.config import ReplicaPoolConfig
 from stayfast.server.config import ServerConfig
 from stayfast.settings.presets import Preset
 from stayfast.settings.price_table import merge_prices
@@ -118,9 +118,9 @@ class RouteSettings:
         "Preference for the upstream with a warm prompt cache.")] = field(default_factory=AffinityConfig)
     eject: Annotated[EjectConfig, SettingDoc(
         "Outlier ejection: when an upstream is left out.")] = field(default_factory=EjectConfig)
-    pool: Annotated[PoolConfig, SettingDoc(
+    pool: Annotated[ReplicaPoolConfig, SettingDoc(
         "Its engines of your own: how many must be ready, and how they scale (docs/scaling.md).")] = field(
-        default_factory=PoolConfig)
+        default_factory=ReplicaPoolConfig)
     model: Annotated[str | None, SettingDoc(
         "Model name at these upstreams, unless their `models` name one. null: as the client sent it.")] = None
     tiers: Annotated[tuple[TierEntry, ...], SettingDoc(

@@ -27,8 +27,7 @@ from stayfast.policy.resilience.breaker import Breaker, BreakerEvidence
 from stayfast.policy.resilience.cross_process import Cells, ProbeLease, SharedLimit
 from stayfast.policy.resilience.retry_budget import RetryBudget
 from stayfast.upstreams.state.limiter import ConcurrencyLimiter
-from stayfast.upstreams.state.model_health import ModelHealth
-from stayfast.upstreams.state.upstream_state import UpstreamState
+from stayfast.upstreams.state.upstream_state import ModelHealth, UpstreamState
 from stayfast.workers.channels import WorkerPeers
 from stayfast.workers.shared_memory import OutOfSlots, SharedCounters
 

@@ -5,7 +5,7 @@ from random import Random
 from stayfast.policy.fleet.breaker_hints import VIEW_TTL_S, upstream_digest
 from stayfast.policy.resilience.breaker import Breaker, BreakerConfig, BreakerState
 from stayfast.testing import RecordingSink
-from stayfast.upstreams.state.model_health import ModelHealth
+from stayfast.upstreams.state.upstream_state import ModelHealth
 from stayfast.workers.fleet.breakers import BreakerExchange
 
 UP = upstream_digest("openai", "https://example.com/v1", "m")

@@ -15,8 +15,7 @@ from stayfast.policy.resilience.breaker import Breaker, BreakerConfig
 from stayfast.upstreams.passthrough.endpoint import PassedEndpoint
 from stayfast.upstreams.rate_limited import RateLimitedUpstream
 from stayfast.upstreams.state.limiter import ConcurrencyLimiter, LimiterWaiter, LimitOption
-from stayfast.upstreams.state.model_health import PROBE_EVERY_S
-from stayfast.upstreams.state.upstream_state import UpstreamState
+from stayfast.upstreams.state.upstream_state import PROBE_EVERY_S, UpstreamState
 
 
 class PassedUpstream:

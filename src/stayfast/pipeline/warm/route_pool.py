@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from stayfast.policy.warm.cold_start import may_wait
-from stayfast.policy.warm.config import PoolConfig
+from stayfast.policy.warm.config import ReplicaPoolConfig
 from stayfast.policy.warm.phases import Phase, Replica
 
 
@@ -13,7 +13,7 @@ class RoutePool:
 
     __slots__ = ("_changed", "config", "n_held", "replicas", "route")
 
-    def __init__(self, route: str, config: PoolConfig, replicas: Mapping[str, Replica]) -> None:
+    def __init__(self, route: str, config: ReplicaPoolConfig, replicas: Mapping[str, Replica]) -> None:
         self.route = route
         self.config = config
         self.replicas = replicas  # by upstream

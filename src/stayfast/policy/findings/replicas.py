@@ -35,15 +35,15 @@ def find_missing_replicas(snapshot: Snapshot) -> Iterable[Finding]:
         n_ready = len(rows) - len(away)
         if n_ready >= min_warm:
             continue
-        do = SettingsChange(f"Start {min_warm - n_ready} more for this route, or look why they do not start: `stayfast check "
-                            "--live` tries each of them once.")
+        do = SettingsChange(f"Start {min_warm - n_ready} more for this route, or look why they do not start: `stayfast "
+                            "check --live` tries each of them once.")
         if n_ready + len(away) < min_warm:
             do = change_settings("The route has fewer replicas than that.",
                                  {"routes": {route: {"pool": {"min_warm": len(rows)}}}})
         yield Finding(
             "replicas.too_few_warm", "act" if not n_ready else "warn", FindingSite(route=route),
             f"{n_ready} replicas of {route} are ready, and {min_warm} must be.",
-            "; ".join(f"{row.name} is {row.phase}: {row.phase_why}" for row in away) or "The others are not in the settings.",
+            "; ".join(f"{row.name} is {row.phase}: {row.phase_why}" for row in away) or "No others are in the settings.",
             (Evidence("ready replicas", float(n_ready), "", None, "stayfast_pool_ready"),
              Evidence("wanted at least", float(min_warm), "", None, f"routes.{route}.pool.min_warm")),
             (do,), f'stayfast_pool_ready{{pool="{route}"}} is {min_warm} or more')
@@ -52,7 +52,8 @@ def find_missing_replicas(snapshot: Snapshot) -> Iterable[Finding]:
 def find_slow_starts(snapshot: Snapshot) -> Iterable[Finding]:
     """Replicas whose start takes longer than a request of their route may."""
     for route, rows in _pools(snapshot):
-        deadline_s = snapshot.setting("routes", route, "deadline") or snapshot.setting("routes", route, "timeouts", "total_s")
+        deadline_s = snapshot.setting("routes", route, "deadline") or snapshot.setting("routes", route, "timeouts",
+                                                                                       "total_s")
         slow = [row for row in rows if row.cold_start_s is not None and deadline_s and row.cold_start_s > float(deadline_s)]
         has_fallback = snapshot.setting("routes", route, "on_overrun", "fallback") is not None
         if not slow or has_fallback or len(names(snapshot, "routes", route, "upstreams")) > 1:

@@ -35,7 +35,7 @@ class ReplicaConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolConfig:
+class ReplicaPoolConfig:
     """The replicas of one route: how many must be ready, and between which bounds they scale (docs/scaling.md)."""
 
     min_warm: Annotated[int, SettingDoc(

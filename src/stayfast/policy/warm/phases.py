@@ -48,7 +48,7 @@ class ReplicaEvent(StrEnum):
 
     REFUSED = "refused"
     LISTENING = "listening"
-    TOKEN = "token"  # noqa: S105 (of a model)
+    ANSWERED = "answered"  # with a token
     ASLEEP = "asleep"
     AWAKE = "awake"
     DRAIN = "drain"
@@ -65,13 +65,13 @@ class PhaseRule:
 
 _EVENT = ReplicaEvent
 RULES: Final[Mapping[Phase, PhaseRule]] = MappingProxyType({
-    Phase.LOADING: PhaseRule(0.0, {_EVENT.LISTENING: Phase.WARMING, _EVENT.TOKEN: Phase.READY,
+    Phase.LOADING: PhaseRule(0.0, {_EVENT.LISTENING: Phase.WARMING, _EVENT.ANSWERED: Phase.READY,
                                    _EVENT.ASLEEP: Phase.SLEEPING, _EVENT.DRAIN: Phase.DRAINING}),
-    Phase.WARMING: PhaseRule(0.0, {_EVENT.REFUSED: Phase.LOADING, _EVENT.TOKEN: Phase.READY,
+    Phase.WARMING: PhaseRule(0.0, {_EVENT.REFUSED: Phase.LOADING, _EVENT.ANSWERED: Phase.READY,
                                    _EVENT.ASLEEP: Phase.SLEEPING, _EVENT.DRAIN: Phase.DRAINING}),
     Phase.READY: PhaseRule(1.0, {_EVENT.REFUSED: Phase.LOADING, _EVENT.ASLEEP: Phase.SLEEPING,
                                  _EVENT.DRAIN: Phase.DRAINING}),
-    Phase.SLEEPING: PhaseRule(0.0, {_EVENT.REFUSED: Phase.LOADING, _EVENT.AWAKE: Phase.WARMING, _EVENT.TOKEN: Phase.READY,
+    Phase.SLEEPING: PhaseRule(0.0, {_EVENT.REFUSED: Phase.LOADING, _EVENT.AWAKE: Phase.WARMING, _EVENT.ANSWERED: Phase.READY,
                                     _EVENT.DRAIN: Phase.DRAINING}),
     Phase.DRAINING: PhaseRule(0.0, {_EVENT.UNDRAIN: Phase.WARMING}),
 })
@@ -138,7 +138,7 @@ class Replica:
             return
         started_at, had_slept = self._started_at, self.phase is Phase.SLEEPING or self.why == "woken"
         is_assumed = self._is_assumed
-        if self._enter(ReplicaEvent.TOKEN, "a token came", now):
+        if self._enter(ReplicaEvent.ANSWERED, "a token came", now):
             self._ttfts_s.clear()
             self.ready_at = -inf if is_assumed or not self.config.slow_start_s else now
             if started_at is not None:

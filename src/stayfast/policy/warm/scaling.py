@@ -24,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from stayfast.policy.warm.config import PoolConfig
+from stayfast.policy.warm.config import ReplicaPoolConfig
 
 QUEUE: Final = 1.0
 SATURATION: Final = 0.7
@@ -122,13 +122,13 @@ class PoolScaler:
 
     __slots__ = ("_backlog", "_config", "_load", "_recent", "_since")
 
-    def __init__(self, config: PoolConfig) -> None:
+    def __init__(self, config: ReplicaPoolConfig) -> None:
         self._config = config
         self._load, self._backlog = HoltTrend(), HoltTrend()
         self._recent: deque[tuple[float, int]] = deque()  # instant, demand
         self._since: float | None = None
 
-    def configure(self, config: PoolConfig) -> None:
+    def configure(self, config: ReplicaPoolConfig) -> None:
         """Use other bounds from the next advice on."""
         self._config = config
 
@@ -162,7 +162,7 @@ class PoolScaler:
         n_ready, ahead_s = max(1, load.n_ready), load.cold_start_s
         n_now = float(load.running + load.queue)
         self._load.add(n_now, now)
-        found = [(1.0 if n_now else 0.0, "no load" if not n_now else "one replica is enough")]
+        found: list[tuple[float, str]] = []
         if load.queue >= QUEUE * n_ready:
             found.append((load.n_ready + 1.0, f"{load.queue} requests wait at {load.n_ready} ready replicas"))
         if load.places and load.n_ready:
@@ -177,7 +177,8 @@ class PoolScaler:
             found.append((n_ready * backlog_s / BACKLOG_S, f"backlog {backlog_s:.2g} s of prefill, against {BACKLOG_S:g} s"))
         if load.kv_used_ratio is not None:
             found.append((n_ready * load.kv_used_ratio / KV, f"KV memory {load.kv_used_ratio:.0%} used, against {KV:.0%}"))
-        if len(found) <= 2 and not load.places and load.backlog_s is None and load.kv_used_ratio is None:
+        if not load.places and load.backlog_s is None and load.kv_used_ratio is None:
             found.append((float(load.n_ready) if n_now else 0.0,
                           "only the queue is known: neither places, nor prefill rate, nor KV memory"))
+        found.append((1.0 if n_now else 0.0, "one replica is enough" if n_now else "no load"))
         return max(found, key=lambda one: one[0])

@@ -8,8 +8,7 @@ from stayfast.core.types import Outcome
 from stayfast.policy.resilience.baselines import ANSWERED, LOST, NOTHING, WAITING, Baseline
 from stayfast.upstreams.state.job_places import LoadSample
 from stayfast.upstreams.state.limiter import ConcurrencyLimiter
-from stayfast.upstreams.state.model_health import ModelHealth
-from stayfast.upstreams.state.upstream_state import RunningCall, UpstreamState
+from stayfast.upstreams.state.upstream_state import ModelHealth, RunningCall, UpstreamState
 
 _DROPPED, _SUCCESS = Outcome.DROPPED, Outcome.SUCCESS
 LOST_IS_SLOW = 1.5  # times the usual time; an attempt that a faster hedge ended later than this counts as slow

@@ -8,7 +8,7 @@ from math import inf
 from random import Random
 
 from stayfast.core.constants import MAX_RETRY_AFTER_S
-from stayfast.core.events import Fanout, Sink
+from stayfast.core.events import BreakerChanged, Fanout, Sink
 from stayfast.policy.resilience.baselines import (
     FAILED,
     JUDGED,
@@ -33,7 +33,123 @@ from stayfast.policy.routing.load_balancing import CandidateLoad, LatencyEstimat
 from stayfast.policy.warm.phases import Replica
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.state.limiter import ConcurrencyLimiter, FastestTtft
-from stayfast.upstreams.state.model_health import ModelHealth, ModelHealths
+
+REFUSED_S = 60.0  # suspension after a refused key or an unknown model
+PROBE_EVERY_S = 10.0  # at an upstream that hangs and has no alternative; each probe costs its client the whole wait
+MAX_UNNAMED, MAX_NAME = 64, 64  # models that no setting names (the oldest is dropped), and characters of such a name
+
+
+class ModelHealth:
+    """Of one model at one upstream. Two instants until which others are preferred: `suspended_until`, by the upstream's own
+    Retry-After (nothing is sent before it); `refused_until`, our guess after refused keys or models (no request waits).
+    """
+
+    __slots__ = ("_failed_after_s", "_failed_at", "_name", "_reported_state", "_sink", "breaker", "model", "n_refused",
+                 "refusal_reason", "refused_until", "suspend_reason", "suspended_until")
+
+    def __init__(self, name: str, model: str | None, breaker: Breaker, sink: Sink) -> None:
+        self.model = model  # None: any
+        self.breaker = breaker
+        self.suspended_until = self.refused_until = float("-inf")
+        self.suspend_reason = self.refusal_reason = ""
+        self.n_refused = 0  # requests in a row, since the last first token
+        self._failed_at = float("-inf")  # of the last failed call
+        self._failed_after_s = 0.0  # its duration
+        self._name = name
+        self._sink = sink
+        self._reported_state = breaker.state
+
+    def suspend(self, until: float, why: str) -> None:
+        """Suspend until then."""
+        if until > self.suspended_until:
+            self.suspended_until, self.suspend_reason = until, why
+
+    def is_available(self, now: float) -> bool:
+        """Whether it is not suspended; its breaker may be open."""
+        return now >= self.suspended_until and now >= self.refused_until
+
+    def record_failure(self, after_s: float, now: float) -> None:
+        """The endpoint failed a call, `after_s` after its start."""
+        self._failed_at, self._failed_after_s = now, after_s
+
+    def is_hanging(self, most_s: float, now: float) -> bool:
+        """Whether a call would probably fail after more than `most_s`: its breaker reports it down, its last failure took
+        longer, and no probe is due. If it is the only upstream left, a probe is due every PROBE_EVERY_S.
+        """
+        breaker = self.breaker
+        if self._failed_after_s <= most_s or not breaker.is_down or breaker.needs_probe(now):
+            return False
+        return breaker.is_probing or now < self._failed_at + PROBE_EVERY_S
+
+    def probe_due_s(self, now: float) -> float:
+        """Seconds until the next probe, if it is the only upstream left."""
+        return max(0.0, self._failed_at + PROBE_EVERY_S - now)
+
+    def record_refusal(self, now: float, why: str, *, n_enough: int) -> None:
+        """A key or a model was refused. The `n_enough`-th refusal in a row suspends it."""
+        self.n_refused += 1
+        if self.n_refused >= n_enough:
+            self.refused_until, self.refusal_reason = now + REFUSED_S, why
+
+    def record_acceptance(self) -> None:
+        """A first token came, which ends a suspension after refusals."""
+        self.n_refused = 0
+        self.refused_until = float("-inf")
+
+    def report_changes(self) -> None:
+        """Emit an event if the state of its breaker has changed."""
+        breaker = self.breaker
+        if breaker.state is not self._reported_state:
+            self._reported_state = breaker.state
+            why = breaker.why if self.model is None else f"model {self.model[:MAX_NAME]!r}: {breaker.why}"
+            self._sink.emit(BreakerChanged(self._name, breaker.state.value, why))
+
+    def adopt_news(self) -> None:
+        if self.breaker.published_state:
+            self.report_changes()
+        self._reported_state = self.breaker.state  # the other process has reported its own change
+
+    def __repr__(self) -> str:
+        return repr(self.breaker) if self.model is None else f"{self.model[:MAX_NAME]!r}: {self.breaker!r}"
+
+
+class ModelHealths:
+    """The health of each model of one upstream: those that settings name, and the newest others."""
+
+    __slots__ = ("_config", "_name", "_named", "_rng", "_sink", "_unnamed")
+
+    def __init__(self, name: str, config: BreakerConfig, rng: Random, sink: Sink) -> None:
+        self._name = name
+        self._config = config
+        self._rng = rng
+        self._sink = sink
+        self._named: dict[str, ModelHealth] = {}
+        self._unnamed: dict[str, ModelHealth] = {}
+
+    def health_of(self, model: str) -> ModelHealth:
+        """The health of this model; healthy, if it is new."""
+        found = self._named.get(model) or self._unnamed.get(model)
+        if found is None:
+            if len(self._unnamed) >= MAX_UNNAMED:
+                del self._unnamed[next(iter(self._unnamed))]
+            self._unnamed[model] = found = self._new_health(model)
+        return found
+
+    def set_named(self, models: Iterable[str]) -> None:
+        self._named = {model: self._named.get(model) or self._unnamed.pop(model, None) or self._new_health(model)
+                       for model in models}
+
+    @property
+    def named(self) -> Iterable[ModelHealth]:
+        return self._named.values()
+
+    def __iter__(self) -> Iterator[ModelHealth]:
+        yield from self._named.values()
+        yield from self._unnamed.values()
+
+    def _new_health(self, model: str) -> ModelHealth:
+        return ModelHealth(self._name, model, Breaker(self._config, self._rng), self._sink)
+
 
 N_FAILED_IN_ROW_UNPROVEN = 10
 N_REFUSALS_TO_SUSPEND = 2  # requests in a row, for refusals that may be a single request's fault (402, 403)
@@ -57,7 +173,7 @@ class UpstreamState:
     __slots__ = ("_breaker_config", "_limit_config", "_n_refused", "_pace", "_rng", "_sink", "_unclassified", "backlog",
                  "baselines", "concurrency", "fastest_ttft", "flow", "is_not_idempotent", "is_proven", "lanes",
                  "may_be_suspended", "models", "n_in_flight", "own_health", "pending", "predictors", "replica",
-                 "retry_budget", "slow_factor", "upstream", "whole_limiter")
+                 "retry_budget", "upstream", "whole_limiter")
 
     def __init__(self, upstream: Upstream, limit: LimitConfig | None = None, breaker: BreakerConfig | None = None,
                  rng: Random | None = None, sink: Sink | None = None, *, is_not_idempotent: bool = False) -> None:
@@ -79,7 +195,6 @@ class UpstreamState:
         self.replica: Replica | None = None  # None: no engine of your own, or its phases are off
         self.fastest_ttft = FastestTtft()
         self._sink = sink or Fanout()
-        self.slow_factor = breaker.slow_factor
         self._rng = rng = rng or Random(upstream.name)
         self.whole_limiter = ConcurrencyLimiter(upstream.name, limit, rng=rng, quickest=self.fastest_ttft)
         self._breaker_config = breaker
@@ -102,6 +217,10 @@ class UpstreamState:
     @property
     def breaker(self) -> Breaker:
         return self.own_health.breaker
+
+    @property
+    def slow_factor(self) -> float:
+        return self._breaker_config.slow_factor
 
     @property
     def n_failed_in_row(self) -> int:
@@ -370,29 +489,3 @@ class UpstreamState:
         limits = repr(self.whole_limiter.limit) if self.lanes is None else " ".join(map(repr, self.all_limiters))
         return (f"<UpstreamState {self.upstream.name}: {self.n_in_flight} in flight, {self.n_waiting} waiting, {state}; "
                 f"{limits} {healths} {self.baselines!r} {self._pace!r}{flow}{alone}>")
-
-
-class Registry:
-    """Upstreams by name, fixed for one set of settings. A reload reuses the states of unchanged upstreams."""
-
-    __slots__ = ("_members",)
-
-    def __init__(self, members: Iterable[UpstreamState]) -> None:
-        self._members = {member.upstream.name: member for member in members}
-
-    def __getitem__(self, name: str) -> UpstreamState:
-        return self._members[name]
-
-    def __iter__(self) -> Iterator[UpstreamState]:
-        return iter(self._members.values())
-
-    @property
-    def has_proven(self) -> bool:
-        """Whether at least one upstream has sent a token; readiness requires it."""
-        return any(member.is_proven for member in self._members.values())
-
-    def close(self, successor: "Registry | None" = None) -> None:
-        """Close idle connections, except of upstreams that `successor` reuses; those in use close with their streams."""
-        for name, member in self._members.items():
-            if successor is None or successor._members.get(name) is not member:
-                member.upstream.close()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from stayfast.policy.fleet.breaker_hints import BreakerBoard, BreakerVerdict, BreakerView, lower_thresholds
 from stayfast.policy.resilience.breaker import BreakerState
-from stayfast.upstreams.state.model_health import MAX_NAME, ModelHealth
+from stayfast.upstreams.state.upstream_state import MAX_NAME, ModelHealth
 from stayfast.workers.fleet.records import BreakerHint
 
 MAX_VIEWS = 512  # in one record; further ones are not published

@@ -25,7 +25,7 @@ from stayfast.pipeline.stages.call.hedged_call import HedgedCall, IsShedding, lo
 from stayfast.pipeline.stages.call.ladder_call import LadderCall
 from stayfast.pipeline.stages.call.places import choose_target
 from stayfast.pipeline.stages.call.retry import RetryPolicy, allows_fallback, is_once
-from stayfast.pipeline.stages.call.warm_hold import hold_until_ready
+from stayfast.pipeline.stages.call.warm_hold import NoReplicaReady, hold_until_ready
 from stayfast.pipeline.tasks import BackgroundTasks
 from stayfast.pipeline.tiers.tiered_attempt import TieredAttempt
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
@@ -55,11 +55,14 @@ class Caller:
         failed, or used up the time that is not reserved for it. Raises the last attempt's UpstreamFailed, DeadlineExceeded,
         Rejected, Shed.
         """
-        if plan.hold is not None:
-            return self._call_when_ready(ex, plan, plan.hold)
         ends_at, weight = ex.ledger.ends_at, weight_of(len(plan.prompt.request.body))
         if not ex.arrival.headers or not ex.arrival.is_sdk_retry:  # an SDK's retry earns no budget for more retries
             plan.route.hedging.budget.deposit(weight, self._clock.now())
+        if plan.hold is not None:
+            return self._call_when_ready(ex, plan, plan.hold, ends_at, weight)
+        return self._call(ex, plan, ends_at, weight)
+
+    def _call(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> Coroutine[Any, Any, StartedAnswer]:
         if plan.ladder is not None:
             return LadderCall(ex, plan, plan.ladder, ends_at, weight, call_targets=self._call_targets,
                               fall_back=self._call_tiers, retrying=self._retrying, clock=self._clock).run()
@@ -69,8 +72,13 @@ class Caller:
             return self._call_with_fallback(ex, plan, ends_at, weight)
         return self._call_targets(ex, plan, plan.candidates, ends_at, is_last=True)
 
-    async def _call_when_ready(self, ex: Exchange, plan: Plan, pool: RoutePool) -> StartedAnswer:
-        return await self.start(ex, await hold_until_ready(ex, plan, pool, self._clock))
+    async def _call_when_ready(self, ex: Exchange, plan: Plan, pool: RoutePool, ends_at: float, weight: float
+                               ) -> StartedAnswer:
+        """The same, after a replica became ready; from the fallback, which has its reserve, if none did."""
+        ready = await hold_until_ready(ex, plan, pool, self._clock)
+        if ready is not None:
+            return await self._call(ex, ready, ends_at, weight)
+        return await self._call_tiers(ex, plan, min(ends_at, ex.start_by), weight, NoReplicaReady(plan))
 
     async def _call_within(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> StartedAnswer:
         """The same, until the latest first token that the client wants."""

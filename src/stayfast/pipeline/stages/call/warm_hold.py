@@ -9,14 +9,15 @@ import asyncio
 from msgspec.structs import replace
 
 from stayfast.core.clock import Clock
+from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import Stage
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Plan
 from stayfast.pipeline.warm.route_pool import RoutePool
 
 
-async def hold_until_ready(ex: Exchange, plan: Plan, pool: RoutePool, clock: Clock) -> Plan:
-    """The plan to call, after the wait. Raises DeadlineExceeded."""
+async def hold_until_ready(ex: Exchange, plan: Plan, pool: RoutePool, clock: Clock) -> Plan | None:
+    """The plan to call, after the wait; None: the fallback must answer. Raises DeadlineExceeded."""
     began_at, model = clock.now(), ex.request.model
     pool.n_held += 1
     ex.timeouts.arm_bound()
@@ -35,9 +36,18 @@ async def hold_until_ready(ex: Exchange, plan: Plan, pool: RoutePool, clock: Clo
         ex.timeouts.disarm()
         pool.n_held -= 1
         ex.record.note(f"waited {(clock.now() - began_at) * 1e3:.0f} ms for a replica to be ready")
-    if ready or not plan.fallback:
-        others = [target for target in plan.candidates if not any(target is one for one in ready)]
-        return replace(plan, candidates=(*ready, *others), hold=None)
-    ex.record.degrade("fallback")
-    return replace(plan, candidates=plan.fallback[0], fallback=(*plan.fallback[1:], plan.candidates),
-                   own_targets=plan.candidates, hold=None)
+    if not ready and plan.fallback:
+        return None
+    others = [target for target in plan.candidates if not any(target is one for one in ready)]
+    return replace(plan, candidates=(*ready, *others), hold=None)
+
+
+class NoReplicaReady(UpstreamFailed):
+    """Nothing was sent: no replica of the route became ready in time."""
+
+    status = 503
+
+    def __init__(self, plan: Plan) -> None:
+        names = ", ".join(target.member.upstream.name for target in plan.candidates)
+        super().__init__(names, Fault.CONNECT, f"not sent to {names}: none of them was ready in time",
+                         code="no_replica_ready", kind="overloaded_error", retry_after_s=1.0)
