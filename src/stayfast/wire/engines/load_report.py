@@ -1,6 +1,6 @@
 """What engines report beside their metrics, as JSON: SGLang's `/v1/loads`, which lists the load of each data-parallel rank,
-and llama.cpp's `/props`. Figures of it count before those of the page: they are of now, where SGLang's gauges are of every 40th
-step. Fields that are missing or of another form are unknown.
+and llama.cpp's `/props`. Figures of it count before those of the page: they are of now, where SGLang's gauges are of every
+40th step. Fields that are missing or of another form are unknown.
 """
 
 from collections.abc import Iterable, Mapping
