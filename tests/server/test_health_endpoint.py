@@ -52,10 +52,10 @@ def check(url: str, kind: str) -> bool | None:
 
 
 @pytest.mark.parametrize(("kind", "statuses", "is_healthy"), [
-    ("vllm", {"/health": 200}, True), ("llamacpp", {"/health": 503}, False), ("sglang", {"/ready": 503, "/health": 200}, False),
-    ("sglang", {"/health": 200}, True), ("tgi", {}, None)])
-def test_health_of_an_engine_is_that_of_its_first_known_path(kind: str, statuses: dict[str, int], is_healthy: bool | None
-                                                             ) -> None:
+    ("vllm", {"/health": 200}, True), ("llamacpp", {"/health": 503}, False), ("tgi", {}, None),
+    ("sglang", {"/ready": 503, "/health": 200}, False), ("sglang", {"/health": 200}, True)])
+def test_health_of_an_engine_is_that_of_its_first_known_path(
+        kind: str, statuses: dict[str, int], is_healthy: bool | None) -> None:
     with engine(statuses) as url:
         assert check(url, kind) is is_healthy
 
