@@ -149,7 +149,7 @@ class Observers:
         if self.leases is not None:
             self.leases.leader.count_live = lambda: self.fleet.part.n_gateways
         peers, versions = siblings or WorkerPeers(), PromptVersions(clock)
-        self.signals = SignalPublisher(SignalBoard(settings.metrics.engine_interval_s), peers, wrap_signals)
+        signals = SignalPublisher(SignalBoard(settings.metrics.engine_interval_s), peers, wrap_signals)
         self.snapshots = make_snapshots(
             gateway, SnapshotSource(traffic, self.probes, reported, current, clock, flush=self.batch.flush, worker=peers.n,
                                     is_draining=lambda: self.fleet.part.is_draining, read_fleet=self.fleet.rows,
@@ -159,7 +159,7 @@ class Observers:
         self.aggregate = WorkerAggregate(self.metrics, recent, self.batch.flush, peers, Caches(current.routes),
                                         TurnRegistry(current.turns), self.fleet, self.snapshots.answer,
                                         settings.metrics.aliases, self.probes.engine_figures,
-                                        self.signals.receive, versions, current.shows_prompts)
+                                        signals, versions, current.shows_prompts)
         self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))
 
     async def _read_caches(self) -> bytes:
@@ -197,7 +197,6 @@ class System:
     registry: Registry
     prober: Prober
     together: WorkerAggregate
-    signals: SignalBoard  # of engines; for all policies of this worker
     stores: Stores
     turns: Mapping[str, ServedTurn]  # by upstream
     credentials: Sources
@@ -242,7 +241,7 @@ class System:
         """The state of upstreams, routes and admission, as JSON."""
         gateway, now = self.gateway, self.gateway.timers.clock.now()
         routes = gateway.router.routes
-        return state_report(self.registry, routes, gateway.admit, signals=self.signals, prefix=prefix_state(routes, now),
+        return state_report(self.registry, routes, gateway.admit, signals=self.together.signals.board, prefix=prefix_state(routes, now),
                             fleet=quota_state(self.leases), worker=self.together.peers.n, now=now)
 
     def effective_settings(self) -> bytes:
@@ -298,7 +297,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     effective = SettingsReport(settings, old.effective if old is not None else None, clock.wall())
     observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()),
                                    peer_addresses(settings), observers.leases, effective, credentials, passing))
-    return System(settings, gateway, registry, prober, observers.aggregate, observers.signals.board, open_stores, turns,
+    return System(settings, gateway, registry, prober, observers.aggregate, open_stores, turns,
                   credentials, embedding=embeds, leases=observers.leases,
                   refresher=make_refresher(named, registry, clock, sink), passthrough=passing, jobs=jobs,
                   effective=effective, snapshots=observers.snapshots,
