@@ -179,7 +179,8 @@ def is_range_check(test: ast.Compare, documented: set[str]) -> bool:
 
 def test_features_have_the_same_folder_on_each_floor() -> None:
     """A feature of `policy` is a folder of the same name in the pipeline, where resilience is `attempts`. Jobs, the fleet,
-    findings, credentials and what limits engines have no part in the path of one request, and the scopes of keys are checked before it begins.
+    findings, credentials and what limits engines have no part in the path of one request, and the scopes of keys are checked
+    before it begins.
     What is passed through has no policy of its own."""
     folders = {floor: {path.name for path in (ROOT / "src/stayfast" / floor).iterdir() if (path / "__init__.py").exists()}
                for floor in ("policy", "pipeline")}

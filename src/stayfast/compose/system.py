@@ -241,7 +241,8 @@ class System:
         """The state of upstreams, routes and admission, as JSON."""
         gateway, now = self.gateway, self.gateway.timers.clock.now()
         routes = gateway.router.routes
-        return state_report(self.registry, routes, gateway.admit, signals=self.together.signals.board, prefix=prefix_state(routes, now),
+        return state_report(self.registry, routes, gateway.admit, signals=self.together.signals.board,
+                            prefix=prefix_state(routes, now),
                             fleet=quota_state(self.leases), worker=self.together.peers.n, now=now)
 
     def effective_settings(self) -> bytes:
