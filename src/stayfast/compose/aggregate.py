@@ -7,7 +7,7 @@ answer. Counts between the last scrape and a crash are lost.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import chain
 from pathlib import Path
@@ -18,6 +18,7 @@ import msgspec
 
 from stayfast import __version__
 from stayfast.compose.cache_reports import Caches, PurgedStore, WorkerCacheState, encode_cache_stats, encode_purged
+from stayfast.compose.engine_metrics import SignalPublisher, publish_alone
 from stayfast.compose.fleet_host import Fleet
 from stayfast.compose.history_reports import HistoryFigures, encode_figures, merge_deleted
 from stayfast.compose.scaling import Loads, PoolScaling
@@ -104,7 +105,7 @@ class WorkerAggregate:
     answer_snapshot: Callable[[bytes], Awaitable[bytes]] | None = None
     has_aliases: bool = False  # also the metrics' common names
     read_engines: Callable[[], Mapping[str, Mapping[str, float]]] = dict  # engines' figures by upstream, for these names
-    receive_signals: Callable[[bytes], object] = bytes  # readings of engines, from the worker that reads them
+    signals: SignalPublisher = field(default_factory=publish_alone)  # of engines; its board is for all policies
     versions: PromptVersions | None = None  # of system prompts; None: in a laboratory
     shows_prompts: Callable[[], bool] = bool  # whether texts of prompts may leave this worker
 
@@ -336,7 +337,7 @@ class WorkerAggregate:
 
     def _answer_about_engines(self, question: _Question) -> bytes:
         if question.what == "signals":
-            self.receive_signals(question.key)
+            self.signals.receive(question.key)
             return b""
         return msgspec.msgpack.encode(self.read_engines())
 

@@ -12,7 +12,7 @@ from stayfast.core.engine_signals import EngineSignals
 from stayfast.core.errors import StayfastError
 from stayfast.core.events import Fanout
 from stayfast.http.client.client import HttpClient, HttpConfig
-from stayfast.observe.snapshot.engine_scraper import EngineScraper
+from stayfast.observe.snapshot.engine_scraper import SCRAPE_EVERY_S, EngineScraper
 from stayfast.settings import EmbeddedUpstream, HttpUpstream, Settings
 from stayfast.upstreams.embedded import EngineEndpoint
 from stayfast.upstreams.state.signal_board import SignalBoard
@@ -44,6 +44,11 @@ class SignalPublisher:
         """Readings of another worker."""
         for upstream, signals in msgspec.msgpack.decode(message, type=dict[str, EngineSignals]).items():
             self.board.publish(upstream, signals)
+
+
+def publish_alone() -> SignalPublisher:
+    """For a worker without others, whose engines are not read."""
+    return SignalPublisher(SignalBoard(SCRAPE_EVERY_S), WorkerPeers(), bytes)
 
 
 def make_scrapers(settings: Settings, doors: Mapping[str, EngineEndpoint], publisher: SignalPublisher, *,

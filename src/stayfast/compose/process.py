@@ -266,7 +266,7 @@ class Process:
         if self._stored is not None:
             self._stored.jobs.settings = system.settings
         self._observers.fleet.begin(system.settings, system.registry)
-        scrapers = make_scrapers(system.settings, self._engine_doors(system.settings), self._observers.signals,
+        scrapers = make_scrapers(system.settings, self._engine_doors(system.settings), self._observers.aggregate.signals,
                                  count_queued=self._observers.current.n_queued_for, clock=self._clock, rng=self._rng)
         self._observers.probes.begin(store_sites(system.settings), scrapers, self._tasks.spawn)
         if system.embedding is not None:

@@ -164,7 +164,7 @@ class Observers:
         if self.leases is not None:
             self.leases.leader.count_live = lambda: self.fleet.part.n_gateways
         peers, versions = siblings or WorkerPeers(), PromptVersions(clock)
-        self.signals = SignalPublisher(SignalBoard(settings.metrics.engine_interval_s), peers, wrap_signals)
+        signals = SignalPublisher(SignalBoard(settings.metrics.engine_interval_s), peers, wrap_signals)
         self.snapshots = make_snapshots(
             gateway, SnapshotSource(traffic, self.probes, reported, current, clock, flush=self.batch.flush, worker=peers.n,
                                     is_draining=lambda: self.fleet.part.is_draining, read_fleet=self.fleet.rows,
@@ -174,7 +174,7 @@ class Observers:
         self.aggregate = WorkerAggregate(self.metrics, recent, self.batch.flush, peers, Caches(current.routes),
                                         TurnRegistry(current.turns), self.fleet, self.snapshots.answer,
                                         settings.metrics.aliases, self.probes.engine_figures,
-                                        self.signals.receive, versions, current.shows_prompts, scaling,
+                                        signals, versions, current.shows_prompts, scaling,
                                         current.set_drained)
         self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))
 
@@ -213,7 +213,6 @@ class System:
     registry: Registry
     prober: Prober
     together: WorkerAggregate
-    signals: SignalBoard  # of engines; for all policies of this worker
     stores: Stores
     turns: Mapping[str, ServedTurn]  # by upstream
     credentials: Sources
@@ -260,7 +259,8 @@ class System:
         """The state of upstreams, routes and admission, as JSON."""
         gateway, now = self.gateway, self.gateway.timers.clock.now()
         routes = gateway.router.routes
-        return state_report(self.registry, routes, gateway.admit, signals=self.signals, prefix=prefix_state(routes, now),
+        return state_report(self.registry, routes, gateway.admit, signals=self.together.signals.board,
+                            prefix=prefix_state(routes, now),
                             fleet=quota_state(self.leases), worker=self.together.peers.n, now=now)
 
     def effective_settings(self) -> bytes:
@@ -300,7 +300,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     evidence = EnoughRoutes(settings, clock=clock, sink=sink, serve=observers.current.serve, classifiers=classifiers)
     kv_events = make_kv_events(settings, (old.settings, old.kv_events) if old is not None else None, clock)
     parts = RouteParts(registry, open_stores, semantic, context, evidence, classifiers, clock, sink,
-                       observers.signals.board, kv_events.exact if kv_events is not None else None)
+                       observers.aggregate.signals.board, kv_events.exact if kv_events is not None else None)
     named = make_routes(settings, parts, before)
     bind_routes(registry, named, LANES if settings.admission.lanes is not None else ())
     connect_replicas(registry, named, sink)
@@ -321,7 +321,7 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
     observers.current.swap(Running(gateway, registry, open_stores, turns, flows_of(named.values()),
                                    peer_addresses(settings), observers.leases, effective, credentials, passing, embeds,
                                    kv_events))
-    return System(settings, gateway, registry, prober, observers.aggregate, observers.signals.board, open_stores, turns,
+    return System(settings, gateway, registry, prober, observers.aggregate, open_stores, turns,
                   credentials, embedding=embeds, leases=observers.leases,
                   refresher=make_refresher(named, registry, clock, sink), passthrough=passing, jobs=jobs,
                   effective=effective, snapshots=observers.snapshots, keys=keys.live if keys is not None else None,

@@ -55,7 +55,7 @@ def test_store_sites_dead_server_has_no_memory() -> None:
 def test_make_scrapers_only_upstreams_with_the_setting_are_scraped() -> None:
     async def main(loop: SimLoop) -> list[str]:
         settings = settings_of()
-        return list(make_scrapers(settings, {}, Observers(settings, loop).signals, count_queued=lambda _: 0,
+        return list(make_scrapers(settings, {}, Observers(settings, loop).aggregate.signals, count_queued=lambda _: 0,
                                   clock=loop, rng=Random(1)))
 
     assert run(main) == ["near"]

@@ -54,8 +54,8 @@ def test_state_metrics_and_report_have_limits_and_breakers() -> None:
     assert limit_rows(built.registry) == {"stayfast_limit": [(("a", ""), 50.0)],
                                       "stayfast_breaker_state": [(("a",), 2.0), (("b",), 0.0)]}
     assert queue_rows(built.registry) == [(("a", ""), 0), (("b", ""), 0)]
-    text = state_report(built.registry, built.gateway.router.routes, built.gateway.admit, signals=built.signals,
-                        prefix={}, fleet={}, worker=3, now=0.0)
+    text = state_report(built.registry, built.gateway.router.routes, built.gateway.admit,
+                        signals=built.together.signals.board, prefix={}, fleet={}, worker=3, now=0.0)
     assert b"<" not in text  # nothing of Python
     state = json.loads(text)
     assert state["worker"] == 3

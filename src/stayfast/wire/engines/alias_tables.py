@@ -2,8 +2,8 @@
 
 Problem: names change between versions, and a reader of one version's names finds nothing on the page of another, which looks
 like an idle engine. Rule: one table for each engine and version, with a tuple of names for each figure, of which the first
-on the page counts. A page belongs to the first table with a mark on it, else to the first one with any of its names. A name has
-one of three forms:
+on the page counts. A page belongs to the first table with a mark on it, else to the first one with any of its names. A name
+has one of three forms:
 
     NAME                  the values of all its series
     NAME{LABEL=VALUE}     those of the series with this label

@@ -1,6 +1,6 @@
-"""What engines report beside their metrics, as JSON: SGLang's `/v1/loads`, which lists the load of each data-parallel rank, and
-llama.cpp's `/props`. Figures of it count before those of the page: they are of now, where SGLang's gauges are of every 40th
-step. Fields that are missing or of another form are unknown.
+"""What engines report beside their metrics, as JSON: SGLang's `/v1/loads`, which lists the load of each data-parallel rank,
+and llama.cpp's `/props`. Figures of it count before those of the page: they are of now, where SGLang's gauges are of every
+40th step. Fields that are missing or of another form are unknown.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,8 @@ from stayfast.wire.engines.reading import EngineReading
 
 REPORT_PATHS: Final[Mapping[EngineKind, str]] = {"sglang": "/v1/loads?include=core", "llamacpp": "/props"}
 _SUMS: Final = {"num_running_reqs": "running", "num_waiting_reqs": "waiting",
-                "num_waiting_uncached_tokens": "waiting_tokens", "max_total_num_tokens": "kv_tokens", "max_running_requests": "max_running"}
+                "num_waiting_uncached_tokens": "waiting_tokens", "max_total_num_tokens": "kv_tokens",
+                "max_running_requests": "max_running"}
 _COUNTERS: Final = {"total_prefill_uncached_tokens": ("n_computed_tokens", 1.0),
                     "total_prefill_busy_us": ("prefill_s", 1e-6)}
 
