@@ -183,6 +183,6 @@ def test_features_have_the_same_folder_on_each_floor() -> None:
     What is passed through has no policy of its own."""
     folders = {floor: {path.name for path in (ROOT / "src/stayfast" / floor).iterdir() if (path / "__init__.py").exists()}
                for floor in ("policy", "pipeline")}
-    features = {"admission", "routing", "cache", "prompt_cache", "context", "tiers", "classify"}
+    features = {"admission", "routing", "cache", "prompt_cache", "context", "tiers", "classify", "batching"}
     assert folders["policy"] - {"jobs", "fleet", "findings", "credentials", "keys"} == features | {"resilience"}
     assert folders["pipeline"] == features | {"attempts", "stages", "timing", "passthrough", "hooks"}
