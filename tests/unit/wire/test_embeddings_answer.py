@@ -34,7 +34,8 @@ def test_read_texts_of_tokens_or_nothing_is_rejected(value: Any, param: str) -> 
 @pytest.mark.parametrize("is_base64", [False, True])
 def test_encoded_answer_has_the_vectors_in_order(is_base64: bool) -> None:
     rows = [array("f", [0.5, -1.0]), array("f", [2.0, 0.25])]
-    body = json.loads(encode_embeddings_answer(request(Api.EMBEDDINGS), [row.tobytes() for row in rows], 7, is_base64=is_base64))
+    body = json.loads(encode_embeddings_answer(request(Api.EMBEDDINGS), [row.tobytes() for row in rows], 7,
+                                               is_base64=is_base64))
     found = [one["embedding"] for one in body["data"]]
     assert [array("f", b64decode(one)).tolist() if is_base64 else one for one in found] == [row.tolist() for row in rows]
     assert body["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
