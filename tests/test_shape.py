@@ -183,7 +183,8 @@ def test_features_have_the_same_folder_on_each_floor() -> None:
     scopes of keys are checked before it begins. What is passed through has no policy of its own."""
     folders = {floor: {path.name for path in (ROOT / "src/stayfast" / floor).iterdir() if (path / "__init__.py").exists()}
                for floor in ("policy", "pipeline")}
-    features = {"admission", "routing", "cache", "prompt_cache", "context", "tiers", "classify", "warm"}
+    features = {"admission", "routing", "cache", "prompt_cache", "context", "tiers", "classify", "warm",
+                "batching"}
     others = {"jobs", "fleet", "findings", "credentials", "keys", "engine", "engines"}
     assert folders["policy"] - others == features | {"resilience"}
     assert folders["pipeline"] == features | {"attempts", "stages", "timing", "passthrough", "hooks"}

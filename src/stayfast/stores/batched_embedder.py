@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from stayfast.core.clock import Clock
 from stayfast.policy.batching.cost import EncodingPace
-from stayfast.policy.batching.queue import Batch, BatchQueue, PendingText, QueueLimits
+from stayfast.policy.batching.queue import BatchQueue, PendingText, QueueLimits, TextBatch
 from stayfast.policy.cache.s3fifo import S3Fifo
 from stayfast.stores.embedder import (
     BatchCounts,
@@ -71,7 +71,7 @@ class _Text(PendingText, eq=False):
 class _Run(msgspec.Struct, eq=False):
     """A batch on a thread."""
 
-    batch: Batch[_Text]
+    batch: TextBatch[_Text]
     began_at: float
     watch: asyncio.TimerHandle | None = None
     is_abandoned: bool = False
@@ -185,7 +185,7 @@ class BatchedEmbedder:
             if batch is not None and not self._start(batch):
                 return
 
-    def _start(self, batch: Batch[_Text]) -> bool:
+    def _start(self, batch: TextBatch[_Text]) -> bool:
         loop = asyncio.get_running_loop()
         try:
             running = loop.run_in_executor(self._threads, self._model.encode, [text.ids for text in batch.texts])
@@ -213,7 +213,7 @@ class BatchedEmbedder:
         self._isolate(run.batch)
         self._start_batches()
 
-    def _isolate(self, batch: Batch[_Text]) -> None:
+    def _isolate(self, batch: TextBatch[_Text]) -> None:
         """Split a broken batch; remember a text that broke alone."""
         if len(batch.texts) == 1:
             self._suspects[batch.texts[0].key] = None

@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from stayfast.core.setting import SettingDoc, check_bounds
-from stayfast.policy.batching.queue import Batch
+from stayfast.policy.batching.queue import TextBatch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,7 +83,7 @@ class BatchCounts:
     n_expired: int = 0  # texts
     n_refused: int = 0  # texts
 
-    def add_batch(self, batch: Batch[Any]) -> None:
+    def add_batch(self, batch: TextBatch[Any]) -> None:
         self.n_texts += len(batch.texts)
         self.n_batches += 1
         self.n_tokens += batch.n_tokens

@@ -8,7 +8,7 @@ from math import inf
 from random import Random
 from typing import Final, NamedTuple, Protocol
 
-from stayfast.policy.batching.queue import Batch, BatchQueue, PendingText, QueueLimits
+from stayfast.policy.batching.queue import BatchQueue, PendingText, QueueLimits, TextBatch
 
 START_S, TOKEN_S = 0.0004, 0.0001  # about MiniLM in int8 on one core
 LONG: Final = 256
@@ -71,7 +71,7 @@ class PolicyBatcher:
     def __init__(self, limits: QueueLimits = LIMITS) -> None:
         self.queue: BatchQueue[SimulatedText] = BatchQueue(limits)
         self.worst_waste = 0.0
-        self._batch: Batch[SimulatedText] | None = None
+        self._batch: TextBatch[SimulatedText] | None = None
 
     def add(self, text: SimulatedText) -> None:
         self.queue.add(text)

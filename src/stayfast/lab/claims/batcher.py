@@ -6,8 +6,8 @@ by one in order of arrival, which is the best of the three here. Two loads: at 7
 them keep up; at 70 % of what one by one can do, both kinds of padded batches do not.
 
 The real encoder is MiniLM on one thread. A burst of texts arrives at once, and each batcher encodes it, by turns; ratios of
-the same round are compared, as the speed of a shared machine changes. Texts that break it: the model raises, or hangs for
-HANG_S, for a batch with such a text.
+the same round are compared, in CPU time of this process: one thread computes, and other processes on the machine only add
+noise to other times. Texts that break it: the model raises, or hangs for HANG_S, for a batch with such a text.
 
 Overload: bursts of ten times the bound arrive at once. Each refused client comes back once, at its Retry-After. Accepted
 texts must be encoded before their deadline: twice the time in which the encoder works off a full queue.
@@ -21,9 +21,10 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from random import Random
 from threading import Event
+from time import process_time
 from typing import Any, Final
 
-from stayfast.core.clock import Clock, SystemClock
+from stayfast.core.clock import SystemClock
 from stayfast.lab.batching.encoder_sim import (
     LIMITS,
     LONG,
@@ -51,7 +52,7 @@ N_SEEDS: Final = 8
 SHORT_GOAL, ALL_GOAL, QUIET_GOAL, FIXED_GOAL = 0.6, 1.0, 1.1, 0.5
 BURST: Final = 64
 SHORT_WORDS, LONG_WORDS = (5, 12), 100
-REAL_GOAL, REAL_FIXED_GOAL, REAL_SHORT_GOAL = 1.1, 0.7, 0.85
+REAL_GOAL, REAL_FIXED_GOAL, REAL_SHORT_GOAL = 1.0, 0.6, 0.8
 HANG_S, HELD_S = 4.0, 2.0
 BOUND: Final = 2_000  # tokens, in overload
 TIMES_BOUND: Final = 10
@@ -70,8 +71,8 @@ class BatcherClaim:
     statement = (
         f"With one text in {ONE_LONG_IN} long, no batch has more than {WASTE:.0%} padding. At 70 % of the load that one by "
         f"one can bear, p99 of the short texts is at most {SHORT_GOAL:g} times that of one by one, and p99 of all no "
-        f"higher. On MiniLM, a burst takes at most {REAL_FIXED_GOAL:g} times as long as in batches of {SIZE} and "
-        f"{REAL_GOAL:g} times as long as one by one, half of the short texts at most {REAL_SHORT_GOAL:g} times. A text that "
+        f"higher. On MiniLM, a burst takes at most {REAL_FIXED_GOAL:g} times the CPU of batches of {SIZE} and no more than "
+        f"one by one; half of its short texts are done after at most {REAL_SHORT_GOAL:g} times that. A text that "
         "breaks the encoder fails alone. Of clients refused in an overload, at least 90 % are accepted at their "
         "Retry-After; no accepted text is late.")
 
@@ -207,18 +208,18 @@ def draw_burst(rng: Random, n: int = BURST) -> list[str]:
 
 async def measure_bursts(model: Any, n_rounds: int, seed: int) -> list[Figure]:
     """Bursts on the real encoder: ratios of each round."""
-    clock, rng = SystemClock(), Random(seed)
+    rng = Random(seed)
     batched = import_module("stayfast.stores.batched_embedder")
-    embedder = batched.BatchedEmbedder(model, EmbedderConfig(max_tokens=128, cache_bytes=65_536), clock)
+    embedder = batched.BatchedEmbedder(model, EmbedderConfig(max_tokens=128, cache_bytes=65_536), SystemClock())
     for _ in range(2):  # learns the costs
-        await encode_burst(embedder, draw_burst(rng), clock)
+        await encode_burst(embedder, draw_burst(rng))
     of_one, of_fixed, short_of_one = list[float](), list[float](), list[float]()
     for number in range(n_rounds):
         texts = draw_burst(rng)
         runs: dict[str, list[tuple[int, float]]] = {}
         for name in ("ours", "one", "fixed") if number % 2 else ("fixed", "one", "ours"):
-            runs[name] = await (encode_burst(embedder, texts, clock) if name == "ours" else
-                                encode_fixed(model, texts, 1 if name == "one" else SIZE, clock))
+            runs[name] = await (encode_burst(embedder, texts) if name == "ours" else
+                                encode_fixed(model, texts, 1 if name == "one" else SIZE))
         whole = {name: max(at for _, at in times) for name, times in runs.items()}
         short = {name: ExactDistribution([at for n_tokens, at in times if n_tokens < LONG_WORDS]).quantile(0.5)
                  for name, times in runs.items()}
@@ -235,25 +236,25 @@ async def measure_bursts(model: Any, n_rounds: int, seed: int) -> list[Figure]:
             Figure.exact("MiniLM: texts of a batch, on average", counts.n_texts / counts.n_batches, "")]
 
 
-async def encode_burst(embedder: Any, texts: Sequence[str], clock: Clock) -> list[tuple[int, float]]:
-    """Each text as a request of its own: tokens, and seconds since the start."""
-    began_at = clock.now()
+async def encode_burst(embedder: Any, texts: Sequence[str]) -> list[tuple[int, float]]:
+    """Each text as a request of its own: tokens, and CPU seconds of this process since the start."""
+    began_at = process_time()
 
     async def embed(text: str) -> tuple[int, float]:
         await embedder.embed([text])
-        return embedder.count_tokens(text), clock.now() - began_at
+        return embedder.count_tokens(text), process_time() - began_at
 
     return await asyncio.gather(*(embed(text) for text in texts))
 
 
-async def encode_fixed(model: Any, texts: Sequence[str], size: int, clock: Clock) -> list[tuple[int, float]]:
+async def encode_fixed(model: Any, texts: Sequence[str], size: int) -> list[tuple[int, float]]:
     """Batches of `size` in order of arrival, on another thread, as `encode_burst`."""
-    began_at, found = clock.now(), list[tuple[int, float]]()
+    began_at, found = process_time(), list[tuple[int, float]]()
     ids = [model.tokenize(text)[0] for text in texts]
     for begin in range(0, len(ids), size):
         batch = ids[begin:begin + size]
         await asyncio.to_thread(model.encode, batch)
-        found += [(len(text), clock.now() - began_at) for text in batch]
+        found += [(len(text), process_time() - began_at) for text in batch]
     return found
 
 

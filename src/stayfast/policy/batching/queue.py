@@ -57,7 +57,7 @@ class PendingText(Struct, eq=False):
 W = TypeVar("W", bound=PendingText)
 
 
-class Batch(NamedTuple, Generic[W]):
+class TextBatch(NamedTuple, Generic[W]):
     """Texts that run together. overrun_s: after which a batch of several is split."""
 
     texts: list[W]
@@ -145,7 +145,7 @@ class BatchQueue(Generic[W]):
             self.discard(text)
         return expired
 
-    def take_batch(self) -> Batch[W] | None:
+    def take_batch(self) -> TextBatch[W] | None:
         """The next batch, which counts as running; None if nothing waits."""
         heap = min((heap for heap in self._heaps if self._first(heap) is not None), key=lambda heap: heap[0], default=None)
         if heap is None:
@@ -156,11 +156,11 @@ class BatchQueue(Generic[W]):
         n_padded = len(texts) * max(text.n_tokens for text in texts)
         predicted_s = self.cost.predict_s(n_padded)
         overrun_s = max(MIN_OVERRUN_S, OVERRUN * predicted_s) if predicted_s is not None else inf
-        batch = Batch(texts, n_padded, overrun_s)
+        batch = TextBatch(texts, n_padded, overrun_s)
         self.n_running_tokens += batch.n_tokens
         return batch
 
-    def finish(self, batch: Batch[W], seconds: float) -> None:
+    def finish(self, batch: TextBatch[W], seconds: float) -> None:
         """A batch has ended, or was abandoned, after so long."""
         self.n_running_tokens -= batch.n_tokens
         self.cost.add_batch(batch.n_padded, seconds)
