@@ -31,6 +31,7 @@ from stayfast.compose.credentials import (
     make_credentials,
 )
 from stayfast.compose.current import CurrentSystem, Running
+from stayfast.compose.embedded import make_embedded
 from stayfast.compose.enough import EnoughRoutes
 from stayfast.compose.fleet import (
     boot_name,
@@ -55,7 +56,6 @@ from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.core.held_bytes import HeldBytes
 from stayfast.core.types import Api
-from stayfast.engine.config import TINY
 from stayfast.http.client.client import HttpClient, HttpConfig
 from stayfast.jobs.service import JobService
 from stayfast.keys.table import LiveKeys
@@ -94,7 +94,7 @@ from stayfast.upstreams.authentication import Authenticator
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.credentials.renewed import RenewedCredential
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
-from stayfast.upstreams.embedded import Address, EngineEndpoint, LocalUpstream
+from stayfast.upstreams.embedded import Address, EngineEndpoint
 from stayfast.upstreams.state.upstream_state import Registry, UpstreamState
 from stayfast.wire.quirks import Quirk
 from stayfast.workers.channels import WorkerPeers
@@ -309,7 +309,7 @@ def _registry(settings: Settings, observers: Observers, doors: Mapping[str, Engi
             if isinstance(upstream_settings, TurnUpstreamSettings) and isinstance(member.upstream, ServedTurn):
                 member.upstream.replace_function(import_turn_function(upstream_settings.turn))
         else:
-            upstream = _upstream(name, upstream_settings, observers, doors, clock,
+            upstream = _upstream(name, upstream_settings, observers, doors, clock, rng=rng,
                                  old_turn=old.turns.get(name) if old is not None else None, source=credentials.get(name))
             may_act_twice = not isinstance(upstream_settings, TurnUpstreamSettings) or upstream_settings.idempotent
             member = UpstreamState(upstream, upstream_settings.limit, upstream_settings.breaker, rng, observers.sink,
@@ -350,7 +350,8 @@ def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, ob
 
 
 def _upstream(name: str, upstream_settings: UpstreamSettings, observers: Observers, doors: Mapping[str, EngineEndpoint],
-              clock: Clock, *, old_turn: ServedTurn | None, source: RenewedCredential[Any] | None) -> Upstream:
+              clock: Clock, *, rng: Random, old_turn: ServedTurn | None,
+              source: RenewedCredential[Any] | None) -> Upstream:
     """old_turn: of the same name before a reload; clients may still resume its turns. source: of its credential."""
     sink = observers.sink
     if isinstance(upstream_settings, HttpUpstream):
@@ -366,8 +367,8 @@ def _upstream(name: str, upstream_settings: UpstreamSettings, observers: Observe
                           resume_s=upstream_settings.resume_s,
                           is_idempotent=upstream_settings.idempotent, resume_remotely=observers.aggregate.turn,
                           resumable=old_turn.resumable if old_turn is not None else None)
-    return LocalUpstream(name, doors[name], lambda address: _engine_client(name, address, sink, clock), clock,
-                         calls_tools=upstream_settings.engine.model != TINY)
+    return make_embedded(name, upstream_settings.engine, doors, lambda address: _engine_client(name, address, sink, clock),
+                         clock, rng)
 
 
 def _http(name: str, upstream_settings: HttpUpstream, sink: Sink, clock: Clock, held: HeldBytes, *,

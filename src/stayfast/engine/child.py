@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 
 import xllamacpp
 
+from stayfast.engine.speculation import SpeculationLaunch, write_speculation
+
 _ERRORS_ONLY = 1  # llama.cpp's scale: 0 output, 1 errors, 2 warnings, 3 information, 4 debugging
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 
@@ -32,6 +34,7 @@ class LaunchOptions(TypedDict):
     prompt_cache_mib: int
     alias: str
     temperature: float | None
+    speculation: SpeculationLaunch | None
 
 
 def make_server_params(launch: LaunchOptions) -> Any:
@@ -48,6 +51,8 @@ def make_server_params(launch: LaunchOptions) -> Any:
     params.cache_ram_mib = launch["prompt_cache_mib"]
     if launch["temperature"] is not None:
         params.sampling.temp = launch["temperature"]
+    if launch["speculation"] is not None:
+        write_speculation(params, launch["speculation"], launch["n_threads"])
     params.fit_params = False  # it would silently shrink the context to the free memory
     params.verbosity = _ERRORS_ONLY
     params.endpoint_metrics = True

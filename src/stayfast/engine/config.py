@@ -1,16 +1,18 @@
 """Settings of the embedded engine, and a check that it can run."""
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 from stayfast.core.setting import SettingDoc, check_bounds
+from stayfast.policy.speculation.config import DRAFT, SpeculationConfig
 
 TINY = "tiny"
 TINY_TEMPERATURE = 0.1
 TINY_ALIAS = "stayfast-tiny"
 TINY_PATH = Path(__file__).parent / "models" / "stayfast-tiny-q8_0.gguf"
+TINY_DRAFT_PATH = TINY_PATH.with_name("stayfast-draft-q8_0.gguf")
 
 _GGUF_MAGIC = b"GGUF"
 
@@ -34,6 +36,8 @@ class EngineConfig:
         "Wait before the first restart after a crash; doubles each time.", more_than=0, maximum=3600)] = 0.25
     restart_cap_s: Annotated[float, SettingDoc("Longest wait before a restart.", more_than=0, maximum=3600)] = 30.0
     healthy_after_s: Annotated[float, SettingDoc("After this time without a crash, the wait starts over.", minimum=0)] = 10.0
+    speculation: Annotated[SpeculationConfig, SettingDoc(
+        "Guessing tokens ahead of the model (docs/speculation.md).")] = field(default_factory=SpeculationConfig)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -59,19 +63,34 @@ class EngineConfig:
     def model_path(self) -> Path:
         return TINY_PATH if self.model == TINY else Path(self.model)
 
+    @property
+    def draft_path(self) -> Path | None:
+        """The draft model; None: there is none."""
+        if self.speculation.draft:
+            return Path(self.speculation.draft)
+        return TINY_DRAFT_PATH if self.model == TINY else None
+
 
 def check_runnable(config: EngineConfig) -> None:
     """Raises ValueError if the engine cannot start: no runtime, or no GGUF file. Does not find a truncated file."""
     if importlib.util.find_spec("xllamacpp") is None:
         raise ValueError("the embedded engine is not installed. It is the extra `embedded`: in the source folder, "
                          "pip install '.[embedded]'")
-    path = config.model_path
+    _check_gguf("model", config.model_path)
+    draft_path = config.draft_path
+    if config.speculation.mode == DRAFT and draft_path is None:
+        raise ValueError("speculation.draft must be the path of a GGUF file for mode draft")
+    if draft_path is not None:
+        _check_gguf("speculation.draft", draft_path)
+
+
+def _check_gguf(setting: str, path: Path) -> None:
     if path.exists() and not path.is_file():
-        raise ValueError(f"model {str(path)!r} is not a file")
+        raise ValueError(f"{setting} {str(path)!r} is not a file")
     try:
         with path.open("rb") as file:
             magic = file.read(len(_GGUF_MAGIC))
     except OSError as error:
-        raise ValueError(f"model {str(path)!r} cannot be read: {error.strerror}") from error
+        raise ValueError(f"{setting} {str(path)!r} cannot be read: {error.strerror}") from error
     if magic != _GGUF_MAGIC:
-        raise ValueError(f"model {str(path)!r} is not a GGUF file")
+        raise ValueError(f"{setting} {str(path)!r} is not a GGUF file")

@@ -29,6 +29,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
 from stayfast.core.events import EngineState, Sink
 from stayfast.engine.config import EngineConfig, check_runnable
+from stayfast.engine.speculation import speculation_launch
 from stayfast.policy.resilience.retry import backoff_s
 
 _BODY = (b'{"messages":[{"role":"user","content":"Hi"}],"max_tokens":1,"stream":true,'
@@ -176,7 +177,7 @@ def child_command(config: EngineConfig, port: int) -> list[str]:
         "model": str(config.model_path), "host": HOST, "port": port,
         "n_threads": config.n_threads or max(1, n_cores() - 1), "n_slots": config.n_slots,
         "ctx_per_slot": config.ctx_per_slot, "prompt_cache_mib": config.prompt_cache_mib,
-        "alias": config.alias, "temperature": config.default_temperature,
+        "alias": config.alias, "temperature": config.default_temperature, "speculation": speculation_launch(config),
     }
     # -P: a json.py in the operator's working directory must not be imported
     return [sys.executable, "-P", "-m", "stayfast.engine.child", json.dumps(launch)]

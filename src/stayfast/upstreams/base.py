@@ -4,6 +4,7 @@ An `AnswerStream` is a class with `close()`, not an async generator: a generator
 `finally`, and would leak the connection. `close()` does not await, so a release cannot be interrupted.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -77,6 +78,8 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     sending: Sending | None = None  # the upstream sets its `has_started`; None: not needed
     counting: TokenCounting | None = None  # of a request for a token count
     service_tier: RequestedTier | None = None  # None: as the client's body has it
+    route: str = ""  # its name in the settings; empty: a request of the gateway's own
+    note: Callable[[str], None] | None = None  # records a decision of the upstream: names and figures only
 
 
 class AnswerStream(Protocol):

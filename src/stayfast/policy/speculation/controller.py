@@ -1,0 +1,282 @@
+"""Which arm answers a request at one engine: no speculation, n-grams, or a draft model.
+
+Problem: an accepted share of 90 % may still be slower than plain decoding, as a check has fixed costs; at a full batch the
+engine computes guesses instead of other answers. Rule: the reward is the speed of decoding, tokens a second of one answer.
+Each route and each batch (powers of two of what is in flight) is a cell with its own evidence:
+
+    sample     of a tried arm: d = ln(its speed) - ln(speed of the arm in use, its last LEVEL_SPAN answers). Speeds of
+               another hour, or of another load, are never compared. If the arm in use speculates, its mean d is added
+    interval   mean(d) +- t(n) se, with weights that shrink by KEPT with each newer sample, and by half each HALF_LIFE_S
+    on         exp(low end) >= 1 + MIN_GAIN; among several, the one with the highest low end. An arm in use is replaced by
+               one whose low end is MIN_GAIN above the mean of the arm in use
+    off again  exp(low end) < 1; or old evidence
+    never      share of accepted tokens below MIN_ACCEPTED; batch of at least half the slots (and 2); an answer that is
+               expected to have fewer than `min_output_tokens`
+    tried      by chance, P_TRY, while the cell has credit: ALLOWANCE at first, `explore_share` more with each request, so
+               that at most  ALLOWANCE + explore_share * requests  are tried. A quarter of it once all arms are refuted:
+               exp(high end) < 1 + MIN_GAIN
+
+Source: epsilon-greedy; Garivier, Moulines, "On Upper-Confidence Bound Policies for Switching Bandit Problems" (2008) for the
+discount; Student's t; Kish (1965) for n of weights.
+When wrong: an arm in use that gets slower in the same cell with the same acceptance is found out by tries of plain decoding
+alone, some hundreds of requests later; the engine's own load from elsewhere is not seen as a batch.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import exp, inf, log, sqrt
+from typing import Final, NamedTuple
+
+from stayfast.core.clock import Rng
+from stayfast.policy.speculation.config import OFF
+
+MIN_GAIN: Final = 0.05
+MIN_ACCEPTED: Final = 0.5
+MIN_SAMPLES: Final = 8.0
+MIN_DRAFTED: Final = 64.0  # tokens, before their accepted share counts
+MIN_DECODED: Final = 8  # tokens of an answer, before its speed counts
+KEPT: Final = 0.98
+HALF_LIFE_S: Final = 3600.0
+LEVEL_SPAN: Final = 8
+MIN_LEVEL: Final = 4
+LEVEL_S: Final = 600.0  # an older speed of the arm in use compares nothing
+ALLOWANCE: Final = 16.0
+P_TRY: Final = 0.1
+REFUTED_PACE: Final = 0.25
+MAX_STEP: Final = log(4.0)  # of one sample: a pause of the machine is not a slow arm
+MAX_CELLS: Final = 512
+LENGTH_KEPT: Final = 0.9
+
+UNPROVEN, PROVEN, TRIED, FULL_BATCH, SHORT, UNAVAILABLE = (
+    "unproven", "proven", "tried", "full_batch", "short", "unavailable")
+
+
+class DecodeSample(NamedTuple):
+    """One answer. n_tokens: of its output. tokens_per_s: after the first token. n_drafted: guessed tokens."""
+
+    n_tokens: int
+    tokens_per_s: float
+    n_drafted: int = 0
+    n_accepted: int = 0
+
+
+class ArmChoice(NamedTuple):
+    """The arm of one request, and the cell that learns from it. why: one of the words above."""
+
+    arm: str
+    why: str
+    route: str
+    size: int
+
+
+class Gain(NamedTuple):
+    """Speed of an arm as a multiple of plain decoding, with its 95 % interval. accepted: None: too few guesses."""
+
+    ratio: float
+    low: float
+    high: float
+    n: float
+    accepted: float | None
+
+
+class ArmEvidence:
+    """Weighted log ratios of one arm to plain decoding, and its accepted tokens."""
+
+    __slots__ = ("_accepted", "_at", "_drafted", "_squares", "_sum", "_weight", "_weight2")
+
+    def __init__(self) -> None:
+        self._at = 0.0
+        self._weight = self._weight2 = self._sum = self._squares = 0.0
+        self._drafted = self._accepted = 0.0
+
+    def add_ratio(self, log_ratio: float, now: float) -> None:
+        kept = KEPT * 0.5 ** ((now - self._at) / HALF_LIFE_S) if self._weight else 1.0
+        self._at = now
+        self._weight = self._weight * kept + 1.0
+        self._weight2 = self._weight2 * kept * kept + 1.0
+        self._sum = self._sum * kept + log_ratio
+        self._squares = self._squares * kept + log_ratio * log_ratio
+
+    def add_drafts(self, n_drafted: int, n_accepted: int) -> None:
+        if n_drafted:
+            self._drafted = self._drafted * KEPT + n_drafted
+            self._accepted = self._accepted * KEPT + n_accepted
+
+    @property
+    def mean(self) -> float:
+        return self._sum / self._weight if self._weight else 0.0
+
+    @property
+    def accepted(self) -> float | None:
+        return self._accepted / self._drafted if self._drafted >= MIN_DRAFTED else None
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether enough of its guesses are accepted, or too few are known."""
+        accepted = self.accepted
+        return accepted is None or accepted >= MIN_ACCEPTED
+
+    def bounds(self, now: float) -> tuple[float, float, float]:
+        """Both ends of the interval of the log ratio, and how many equal samples the evidence is worth now."""
+        if not self._weight:
+            return -inf, inf, 0.0
+        n = self._weight**2 / self._weight2 * 0.5 ** (max(0.0, now - self._at) / HALF_LIFE_S)
+        if n < MIN_SAMPLES:
+            return -inf, inf, n
+        var = max(0.0, self._squares / self._weight - self.mean**2) * n / (n - 1)
+        half = (1.96 + 2.9 / (n - 1)) * sqrt(var / n)  # Student's t for n >= 8, within 1 %
+        return self.mean - half, self.mean + half, n
+
+    def gain(self, now: float) -> Gain:
+        low, high, n = self.bounds(now)
+        return Gain(exp(self.mean), exp(low) if low > -inf else 0.0, exp(high) if high < inf else inf, n, self.accepted)
+
+
+class _Level:
+    """The recent speed of one arm, as a logarithm."""
+
+    __slots__ = ("at", "n", "value")
+
+    def __init__(self) -> None:
+        self.value = self.at = 0.0
+        self.n = 0
+
+    def add(self, log_speed: float, now: float) -> None:
+        self.n = 1 if now - self.at > LEVEL_S else min(LEVEL_SPAN, self.n + 1)
+        self.value += (log_speed - self.value) / self.n
+        self.at = now
+
+    def is_known(self, now: float) -> bool:
+        return self.n >= MIN_LEVEL and now - self.at <= LEVEL_S
+
+
+class _Cell:
+    """One route at one batch size."""
+
+    __slots__ = ("credit", "evidence", "levels", "used")
+
+    def __init__(self, arms: Sequence[str]) -> None:
+        self.used = OFF
+        self.credit = ALLOWANCE
+        self.evidence = {arm: ArmEvidence() for arm in arms if arm != OFF}
+        self.levels = {arm: _Level() for arm in arms}
+
+    def decide(self, now: float) -> None:
+        """Set the arm in use."""
+        usable = {arm: evidence.bounds(now)[0] for arm, evidence in self.evidence.items() if evidence.is_accepted}
+        least = log(1.0 + MIN_GAIN)
+        best, best_low = OFF, -inf
+        if usable.get(self.used, -inf) >= 0.0:
+            best, least = self.used, least + self.evidence[self.used].mean
+        for arm, low in usable.items():
+            if arm != self.used and low >= max(least, best_low):
+                best, best_low = arm, low
+        self.used = best
+
+    def is_refuted(self, arm: str, now: float) -> bool:
+        evidence = self.evidence[arm]
+        _, high, _ = evidence.bounds(now)
+        return high < log(1.0 + MIN_GAIN) or not evidence.is_accepted
+
+
+class SpeculationController:
+    """The arms of one engine. Pure state of one loop; instants never go back."""
+
+    def __init__(self, arms: Sequence[str], n_slots: int, rng: Rng, *, explore_share: float = 0.02,
+                 min_output_tokens: int = 32) -> None:
+        """arms: with OFF. n_slots: answers that the engine generates at the same time."""
+        if OFF not in arms:
+            raise ValueError(f"arms must contain {OFF}")
+        self.arms = tuple(arms)
+        self._full = max(2.0, n_slots / 2)
+        self._rng = rng
+        self._explore_share = explore_share
+        self._min_output_tokens = min_output_tokens
+        self._cells: dict[tuple[str, int], _Cell] = {}
+        self._lengths: dict[str, tuple[int, float]] = {}  # by route: answers, and tokens that are expected
+
+    def choose(self, route: str, n_in_flight: int, max_output_tokens: int | None, now: float) -> ArmChoice:
+        """n_in_flight: answers at this engine, this one included."""
+        size = max(1, n_in_flight).bit_length()
+        if n_in_flight >= self._full:
+            return ArmChoice(OFF, FULL_BATCH, route, size)
+        if self._expected(route, max_output_tokens) < self._min_output_tokens:
+            return ArmChoice(OFF, SHORT, route, size)
+        cell = self._cell(route, size)
+        if cell is None:
+            return ArmChoice(OFF, UNPROVEN, route, size)
+        cell.decide(now)
+        tried = self._try_other(cell, now)
+        if tried is not None:
+            return ArmChoice(tried, TRIED, route, size)
+        return ArmChoice(cell.used, UNPROVEN if cell.used == OFF else PROVEN, route, size)
+
+    def _expected(self, route: str, limit: int | None) -> float:
+        n, usual = self._lengths.get(route, (0, inf))
+        return min(usual if n >= MIN_LEVEL else inf, inf if limit is None else limit)
+
+    def _cell(self, route: str, size: int) -> _Cell | None:
+        cell = self._cells.get((route, size))
+        if cell is None and len(self._cells) < MAX_CELLS:
+            cell = self._cells[route, size] = _Cell(self.arms)
+        return cell
+
+    def _try_other(self, cell: _Cell, now: float) -> str | None:
+        """Another arm than the one in use; None: no try."""
+        others = [arm for arm in self.arms if arm != cell.used]
+        guessing = [arm for arm in others if arm != OFF]
+        open_arms = [arm for arm in guessing if not cell.is_refuted(arm, now)]
+        pace = 1.0 if open_arms or cell.used != OFF else REFUTED_PACE
+        cell.credit = min(ALLOWANCE, cell.credit + self._explore_share * pace)
+        if not others or cell.credit < 1.0 or not self._explore_share or not cell.levels[cell.used].is_known(now):
+            return None
+        draw = self._rng.random()
+        if draw >= P_TRY:
+            return None
+        cell.credit -= 1.0
+        if cell.used != OFF and (draw < P_TRY / 2 or not open_arms):
+            return OFF
+        return min(open_arms or guessing, key=lambda arm: cell.evidence[arm].bounds(now)[2])
+
+    def record(self, choice: ArmChoice, sample: DecodeSample, now: float) -> None:
+        """A complete answer of the chosen arm."""
+        n, usual = self._lengths.get(choice.route, (0, 0.0))
+        kept = LENGTH_KEPT if n >= MIN_LEVEL else n / (n + 1)
+        if n or len(self._lengths) < MAX_CELLS:
+            self._lengths[choice.route] = n + 1, usual * kept + sample.n_tokens * (1 - kept)
+        cell = self._cells.get((choice.route, choice.size))
+        if cell is None or sample.n_tokens < MIN_DECODED or not 0.0 < sample.tokens_per_s < inf:
+            return
+        speed = log(sample.tokens_per_s)
+        if choice.arm in cell.evidence:
+            cell.evidence[choice.arm].add_drafts(sample.n_drafted, sample.n_accepted)
+        used = cell.levels[cell.used]
+        if choice.arm != cell.used and used.is_known(now):
+            step = max(-MAX_STEP, min(MAX_STEP, speed - used.value))
+            if choice.arm == OFF:
+                cell.evidence[cell.used].add_ratio(-step, now)
+            else:
+                base = cell.evidence[cell.used].mean if cell.used != OFF else 0.0
+                cell.evidence[choice.arm].add_ratio(step + base, now)
+        cell.levels[choice.arm].add(speed, now)
+
+    def gains(self, now: float) -> Iterator[tuple[str, int, str, Mapping[str, Gain]]]:
+        """Of each cell: route, batch (as a power of two: 1 is one answer, 2 is two or three), the arm in use, and the gains
+        of the others.
+        """
+        for (route, size), cell in self._cells.items():
+            yield route, size, cell.used, {arm: evidence.gain(now) for arm, evidence in cell.evidence.items()}
+
+    def describe(self, choice: ArmChoice, now: float) -> str:
+        """For the record of a request: `speculation: off (unproven), draft 0.79x (0.71 to 0.88, 92 % accepted)`."""
+        cell = self._cells.get((choice.route, choice.size))
+        parts = [f"speculation: {choice.arm} ({choice.why.replace('_', ' ')})"]
+        for arm, evidence in cell.evidence.items() if cell is not None else ():
+            gain = evidence.gain(now)
+            if gain.n >= MIN_SAMPLES:
+                accepted = f", {gain.accepted:.0%} accepted" if gain.accepted is not None else ""
+                parts.append(f"{arm} {gain.ratio:.2f}x ({gain.low:.2f} to {gain.high:.2f}{accepted})")
+        return ", ".join(parts)
+
+    def __repr__(self) -> str:
+        used = sum(cell.used != OFF for cell in self._cells.values())
+        return f"<SpeculationController {', '.join(self.arms)}: {used} of {len(self._cells)} cells speculate>"
