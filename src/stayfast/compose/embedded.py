@@ -22,7 +22,7 @@ from stayfast.upstreams.state.upstream_state import UpstreamState
 
 
 def make_embedded(name: str, config: EngineConfig, doors: Mapping[str, EngineEndpoint],
-                  dial: Callable[[Address], Upstream], clock: Clock, rng: Random) -> Upstream:
+                  dial: Callable[[Address], Upstream], clock: Clock, *, rng: Random) -> Upstream:
     """doors: to the engine processes, by their names (`Settings.engines`)."""
     engines = {arm: doors[name_engine(name, config, arm)] for arm in configs_of_arms(config)}
     arms = {arm: LocalUpstream(name, engine, dial, clock, calls_tools=config.model != TINY)

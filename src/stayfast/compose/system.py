@@ -368,7 +368,7 @@ def _upstream(name: str, upstream_settings: UpstreamSettings, observers: Observe
                           is_idempotent=upstream_settings.idempotent, resume_remotely=observers.aggregate.turn,
                           resumable=old_turn.resumable if old_turn is not None else None)
     return make_embedded(name, upstream_settings.engine, doors, lambda address: _engine_client(name, address, sink, clock),
-                         clock, rng)
+                         clock, rng=rng)
 
 
 def _http(name: str, upstream_settings: HttpUpstream, sink: Sink, clock: Clock, held: HeldBytes, *,

@@ -12,8 +12,8 @@ from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.types import NEVER_STREAMED, AnswerSummary, Api, Chunk
 from stayfast.policy.speculation.config import OFF
 from stayfast.policy.speculation.controller import UNAVAILABLE, ArmChoice, DecodeSample, SpeculationController
-from stayfast.upstreams.base import AnswerStream, Call
-from stayfast.upstreams.embedded import EngineEndpoint, LocalUpstream
+from stayfast.upstreams.base import AnswerStream, Call, Upstream
+from stayfast.upstreams.embedded import EngineEndpoint
 
 
 class SpeculatingUpstream:
@@ -22,7 +22,7 @@ class SpeculatingUpstream:
     kind = "embedded"
     always_streams = True
 
-    def __init__(self, name: str, arms: Mapping[str, LocalUpstream], engines: Mapping[str, EngineEndpoint],
+    def __init__(self, name: str, arms: Mapping[str, Upstream], engines: Mapping[str, EngineEndpoint],
                  controller: SpeculationController, clock: Clock) -> None:
         """arms, engines: by arm, with the plain one."""
         self.name = name

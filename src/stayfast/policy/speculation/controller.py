@@ -12,9 +12,11 @@ Each route and each batch (powers of two of what is in flight) is a cell with it
     off again  exp(low end) < 1; or old evidence
     never      share of accepted tokens below MIN_ACCEPTED; batch of at least half the slots (and 2); an answer that is
                expected to have fewer than `min_output_tokens`
-    tried      by chance, P_TRY, while the cell has credit: ALLOWANCE at first, `explore_share` more with each request, so
-               that at most  ALLOWANCE + explore_share * requests  are tried. A quarter of it once all arms are refuted:
-               exp(high end) < 1 + MIN_GAIN
+    tried      TRY_LENGTH requests in a row, by chance, P_TRY, while the cell has credit: ALLOWANCE at first, `explore_share`
+               more with each request, so that at most  ALLOWANCE + explore_share * requests  are tried. A quarter of it once
+               all arms are refuted: exp(high end) < 1 + MIN_GAIN
+    warm       the first request after a change of the arm is no sample: a process that was idle is slower (measured: 0.55
+               times its speed with a model of 4 million parameters, whose weights had left the CPU's caches)
 
 Source: epsilon-greedy; Garivier, Moulines, "On Upper-Confidence Bound Policies for Switching Bandit Problems" (2008) for the
 discount; Student's t; Kish (1965) for n of weights.
@@ -36,10 +38,11 @@ MIN_DRAFTED: Final = 64.0  # tokens, before their accepted share counts
 MIN_DECODED: Final = 8  # tokens of an answer, before its speed counts
 KEPT: Final = 0.98
 HALF_LIFE_S: Final = 3600.0
-LEVEL_SPAN: Final = 8
+LEVEL_SPAN: Final = 16
 MIN_LEVEL: Final = 4
 LEVEL_S: Final = 600.0  # an older speed of the arm in use compares nothing
-ALLOWANCE: Final = 16.0
+ALLOWANCE: Final = 32.0
+TRY_LENGTH: Final = 3
 P_TRY: Final = 0.1
 REFUTED_PACE: Final = 0.25
 MAX_STEP: Final = log(4.0)  # of one sample: a pause of the machine is not a slow arm
@@ -60,12 +63,15 @@ class DecodeSample(NamedTuple):
 
 
 class ArmChoice(NamedTuple):
-    """The arm of one request, and the cell that learns from it. why: one of the words above."""
+    """The arm of one request, and the cell that learns from it. why: one of the words above. is_warm: the arm answered the
+    request before this one, too.
+    """
 
     arm: str
     why: str
     route: str
     size: int
+    is_warm: bool = False
 
 
 class Gain(NamedTuple):
@@ -152,10 +158,12 @@ class _Level:
 class _Cell:
     """One route at one batch size."""
 
-    __slots__ = ("credit", "evidence", "levels", "used")
+    __slots__ = ("credit", "evidence", "last", "levels", "n_to_try", "used")
 
     def __init__(self, arms: Sequence[str]) -> None:
         self.used = OFF
+        self.last = OFF  # the arm of the last request
+        self.n_to_try = 0  # more requests for it
         self.credit = ALLOWANCE
         self.evidence = {arm: ArmEvidence() for arm in arms if arm != OFF}
         self.levels = {arm: _Level() for arm in arms}
@@ -205,10 +213,10 @@ class SpeculationController:
         if cell is None:
             return ArmChoice(OFF, UNPROVEN, route, size)
         cell.decide(now)
-        tried = self._try_other(cell, now)
-        if tried is not None:
-            return ArmChoice(tried, TRIED, route, size)
-        return ArmChoice(cell.used, UNPROVEN if cell.used == OFF else PROVEN, route, size)
+        arm, before = self._try_other(cell, now) or cell.used, cell.last
+        cell.last = arm
+        why = TRIED if arm != cell.used else UNPROVEN if arm == OFF else PROVEN
+        return ArmChoice(arm, why, route, size, is_warm=arm == before)
 
     def _expected(self, route: str, limit: int | None) -> float:
         n, usual = self._lengths.get(route, (0, inf))
@@ -227,12 +235,17 @@ class SpeculationController:
         open_arms = [arm for arm in guessing if not cell.is_refuted(arm, now)]
         pace = 1.0 if open_arms or cell.used != OFF else REFUTED_PACE
         cell.credit = min(ALLOWANCE, cell.credit + self._explore_share * pace)
-        if not others or cell.credit < 1.0 or not self._explore_share or not cell.levels[cell.used].is_known(now):
+        if cell.n_to_try:
+            cell.n_to_try -= 1
+            return cell.last
+        if (not others or cell.credit < TRY_LENGTH or not self._explore_share
+                or not cell.levels[cell.used].is_known(now)):
             return None
         draw = self._rng.random()
         if draw >= P_TRY:
             return None
-        cell.credit -= 1.0
+        cell.credit -= TRY_LENGTH
+        cell.n_to_try = TRY_LENGTH - 1
         if cell.used != OFF and (draw < P_TRY / 2 or not open_arms):
             return OFF
         return min(open_arms or guessing, key=lambda arm: cell.evidence[arm].bounds(now)[2])
@@ -249,6 +262,8 @@ class SpeculationController:
         speed = log(sample.tokens_per_s)
         if choice.arm in cell.evidence:
             cell.evidence[choice.arm].add_drafts(sample.n_drafted, sample.n_accepted)
+        if not choice.is_warm:
+            return
         used = cell.levels[cell.used]
         if choice.arm != cell.used and used.is_known(now):
             step = max(-MAX_STEP, min(MAX_STEP, speed - used.value))
