@@ -4,28 +4,32 @@ Problem: an accepted share of 90 % may still be slower than plain decoding, as a
 engine computes guesses instead of other answers. Rule: the reward is the speed of decoding, tokens a second of one answer.
 Each route and each batch (powers of two of what is in flight) is a cell with its own evidence:
 
-    sample     of a tried arm: d = ln(its speed) - ln(speed of the arm in use, its last LEVEL_SPAN answers). Speeds of
-               another hour, or of another load, are never compared. If the arm in use speculates, its mean d is added
-    interval   mean(d) +- t(n) se, with weights that shrink by KEPT with each newer sample, and by half each HALF_LIFE_S
+    sample     of a try: d = mean ln(its speeds) - median ln(speed of the arm in use, its last LEVEL_SPAN answers). Speeds of
+               another hour, or of another load, are never compared. If the arm in use speculates, its median d is added
+    interval   of the median of the last SPAN samples, none older than MAX_AGE_S: 95 %, by order statistics, because other
+               work on the machine slows some answers down many times
     on         exp(low end) >= 1 + MIN_GAIN; among several, the one with the highest low end. An arm in use is replaced by
-               one whose low end is MIN_GAIN above the mean of the arm in use
+               one whose low end is MIN_GAIN above the median of the arm in use
     off again  exp(low end) < 1; or old evidence
     never      share of accepted tokens below MIN_ACCEPTED; batch of at least half the slots (and 2); an answer that is
                expected to have fewer than `min_output_tokens`
     tried      TRY_LENGTH requests in a row, by chance, P_TRY, while the cell has credit: ALLOWANCE at first, `explore_share`
-               more with each request, so that at most  ALLOWANCE + explore_share * requests  are tried. A quarter of it once
-               all arms are refuted: exp(high end) < 1 + MIN_GAIN
+               more with each request; down to -PROBATION while the arm in use speculates, so that an error is found
+               soon. So the tries of a cell are at most   ALLOWANCE + PROBATION + explore_share * requests.
+               A quarter of the share once all arms are refuted: exp(high end) < 1 + MIN_GAIN
     warm       the first request after a change of the arm is no sample: a process that was idle is slower (measured: 0.55
                times its speed with a model of 4 million parameters, whose weights had left the CPU's caches)
 
 Source: epsilon-greedy; Garivier, Moulines, "On Upper-Confidence Bound Policies for Switching Bandit Problems" (2008) for the
-discount; Student's t; Kish (1965) for n of weights.
+sliding window; David, Nagaraja, "Order Statistics" (2003), 7.1.
 When wrong: an arm in use that gets slower in the same cell with the same acceptance is found out by tries of plain decoding
 alone, some hundreds of requests later; the engine's own load from elsewhere is not seen as a batch.
 """
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from math import exp, inf, log, sqrt
+from math import comb, exp, inf, log
+from statistics import fmean, median
 from typing import Final, NamedTuple
 
 from stayfast.core.clock import Rng
@@ -33,21 +37,35 @@ from stayfast.policy.speculation.config import OFF
 
 MIN_GAIN: Final = 0.05
 MIN_ACCEPTED: Final = 0.5
-MIN_SAMPLES: Final = 8.0
+MIN_SAMPLES: Final = 8
+SPAN: Final = 24  # samples
+MAX_AGE_S: Final = 7200.0
 MIN_DRAFTED: Final = 64.0  # tokens, before their accepted share counts
 MIN_DECODED: Final = 8  # tokens of an answer, before its speed counts
-KEPT: Final = 0.98
-HALF_LIFE_S: Final = 3600.0
-LEVEL_SPAN: Final = 16
+KEPT: Final = 0.98  # of the counts of guesses, with each newer answer
+LEVEL_SPAN: Final = 8
 MIN_LEVEL: Final = 4
 LEVEL_S: Final = 600.0  # an older speed of the arm in use compares nothing
-ALLOWANCE: Final = 32.0
+ALLOWANCE: Final = 48.0
+PROBATION: Final = 12.0
+MAX_EXTRA: Final = ALLOWANCE + PROBATION  # tries of a cell, beyond its share
 TRY_LENGTH: Final = 3
 P_TRY: Final = 0.1
 REFUTED_PACE: Final = 0.25
-MAX_STEP: Final = log(4.0)  # of one sample: a pause of the machine is not a slow arm
 MAX_CELLS: Final = 512
 LENGTH_KEPT: Final = 0.9
+
+
+def _rank_of_low_end(n: int) -> int:
+    """The index, among n ordered samples, of the low end of the median's 95 % interval."""
+    rank, below = 0, 0.5**n
+    while below + comb(n, rank + 1) * 0.5**n <= 0.025:
+        rank += 1
+        below += comb(n, rank) * 0.5**n
+    return rank
+
+
+_RANKS: Final = {n: _rank_of_low_end(n) for n in range(MIN_SAMPLES, SPAN + 1)}
 
 UNPROVEN, PROVEN, TRIED, FULL_BATCH, SHORT, UNAVAILABLE = (
     "unproven", "proven", "tried", "full_batch", "short", "unavailable")
@@ -80,36 +98,26 @@ class Gain(NamedTuple):
     ratio: float
     low: float
     high: float
-    n: float
+    n: int
     accepted: float | None
 
 
 class ArmEvidence:
-    """Weighted log ratios of one arm to plain decoding, and its accepted tokens."""
+    """Log ratios of the speed of one arm to plain decoding, one for each try, and its accepted tokens."""
 
-    __slots__ = ("_accepted", "_at", "_drafted", "_squares", "_sum", "_weight", "_weight2")
+    __slots__ = ("_accepted", "_drafted", "_samples")
 
     def __init__(self) -> None:
-        self._at = 0.0
-        self._weight = self._weight2 = self._sum = self._squares = 0.0
+        self._samples: deque[tuple[float, float]] = deque(maxlen=SPAN)  # instant, log ratio
         self._drafted = self._accepted = 0.0
 
     def add_ratio(self, log_ratio: float, now: float) -> None:
-        kept = KEPT * 0.5 ** ((now - self._at) / HALF_LIFE_S) if self._weight else 1.0
-        self._at = now
-        self._weight = self._weight * kept + 1.0
-        self._weight2 = self._weight2 * kept * kept + 1.0
-        self._sum = self._sum * kept + log_ratio
-        self._squares = self._squares * kept + log_ratio * log_ratio
+        self._samples.append((now, log_ratio))
 
     def add_drafts(self, n_drafted: int, n_accepted: int) -> None:
         if n_drafted:
             self._drafted = self._drafted * KEPT + n_drafted
             self._accepted = self._accepted * KEPT + n_accepted
-
-    @property
-    def mean(self) -> float:
-        return self._sum / self._weight if self._weight else 0.0
 
     @property
     def accepted(self) -> float | None:
@@ -121,60 +129,62 @@ class ArmEvidence:
         accepted = self.accepted
         return accepted is None or accepted >= MIN_ACCEPTED
 
-    def bounds(self, now: float) -> tuple[float, float, float]:
-        """Both ends of the interval of the log ratio, and how many equal samples the evidence is worth now."""
-        if not self._weight:
-            return -inf, inf, 0.0
-        n = self._weight**2 / self._weight2 * 0.5 ** (max(0.0, now - self._at) / HALF_LIFE_S)
-        if n < MIN_SAMPLES:
-            return -inf, inf, n
-        var = max(0.0, self._squares / self._weight - self.mean**2) * n / (n - 1)
-        half = (1.96 + 2.9 / (n - 1)) * sqrt(var / n)  # Student's t for n >= 8, within 1 %
-        return self.mean - half, self.mean + half, n
+    def interval(self, now: float) -> tuple[float, float, float]:
+        """The median of the log ratios, and its interval, which is unbounded below MIN_SAMPLES."""
+        found = sorted(log_ratio for at, log_ratio in self._samples if now - at <= MAX_AGE_S)
+        if len(found) < MIN_SAMPLES:
+            return median(found) if found else 0.0, -inf, inf
+        rank = _RANKS[len(found)]
+        return median(found), found[rank], found[-1 - rank]
+
+    def n_samples(self, now: float) -> int:
+        return sum(now - at <= MAX_AGE_S for at, _ in self._samples)
 
     def gain(self, now: float) -> Gain:
-        low, high, n = self.bounds(now)
-        return Gain(exp(self.mean), exp(low) if low > -inf else 0.0, exp(high) if high < inf else inf, n, self.accepted)
+        middle, low, high = self.interval(now)
+        return Gain(exp(middle), exp(low), exp(high) if high < inf else inf, self.n_samples(now), self.accepted)
 
 
 class _Level:
-    """The recent speed of one arm, as a logarithm."""
+    """The recent speeds of one arm, as logarithms."""
 
-    __slots__ = ("at", "n", "value")
+    __slots__ = ("at", "values")
 
     def __init__(self) -> None:
-        self.value = self.at = 0.0
-        self.n = 0
+        self.values: deque[float] = deque(maxlen=LEVEL_SPAN)
+        self.at = -inf
 
     def add(self, log_speed: float, now: float) -> None:
-        self.n = 1 if now - self.at > LEVEL_S else min(LEVEL_SPAN, self.n + 1)
-        self.value += (log_speed - self.value) / self.n
+        if now - self.at > LEVEL_S:
+            self.values.clear()
+        self.values.append(log_speed)
         self.at = now
 
     def is_known(self, now: float) -> bool:
-        return self.n >= MIN_LEVEL and now - self.at <= LEVEL_S
+        return len(self.values) >= MIN_LEVEL and now - self.at <= LEVEL_S
 
 
 class _Cell:
     """One route at one batch size."""
 
-    __slots__ = ("credit", "evidence", "last", "levels", "n_to_try", "used")
+    __slots__ = ("credit", "evidence", "last", "levels", "n_to_try", "tried", "used")
 
     def __init__(self, arms: Sequence[str]) -> None:
         self.used = OFF
         self.last = OFF  # the arm of the last request
         self.n_to_try = 0  # more requests for it
+        self.tried: list[float] = []  # speeds of the present try
         self.credit = ALLOWANCE
         self.evidence = {arm: ArmEvidence() for arm in arms if arm != OFF}
         self.levels = {arm: _Level() for arm in arms}
 
     def decide(self, now: float) -> None:
         """Set the arm in use."""
-        usable = {arm: evidence.bounds(now)[0] for arm, evidence in self.evidence.items() if evidence.is_accepted}
+        usable = {arm: evidence.interval(now)[1] for arm, evidence in self.evidence.items() if evidence.is_accepted}
         least = log(1.0 + MIN_GAIN)
         best, best_low = OFF, -inf
         if usable.get(self.used, -inf) >= 0.0:
-            best, least = self.used, least + self.evidence[self.used].mean
+            best, least = self.used, least + self.evidence[self.used].interval(now)[0]
         for arm, low in usable.items():
             if arm != self.used and low >= max(least, best_low):
                 best, best_low = arm, low
@@ -182,7 +192,7 @@ class _Cell:
 
     def is_refuted(self, arm: str, now: float) -> bool:
         evidence = self.evidence[arm]
-        _, high, _ = evidence.bounds(now)
+        _, _, high = evidence.interval(now)
         return high < log(1.0 + MIN_GAIN) or not evidence.is_accepted
 
 
@@ -238,7 +248,8 @@ class SpeculationController:
         if cell.n_to_try:
             cell.n_to_try -= 1
             return cell.last
-        if (not others or cell.credit < TRY_LENGTH or not self._explore_share
+        least = TRY_LENGTH if cell.used == OFF else TRY_LENGTH - PROBATION
+        if (not others or cell.credit < least or not self._explore_share
                 or not cell.levels[cell.used].is_known(now)):
             return None
         draw = self._rng.random()
@@ -246,9 +257,10 @@ class SpeculationController:
             return None
         cell.credit -= TRY_LENGTH
         cell.n_to_try = TRY_LENGTH - 1
+        cell.tried.clear()
         if cell.used != OFF and (draw < P_TRY / 2 or not open_arms):
             return OFF
-        return min(open_arms or guessing, key=lambda arm: cell.evidence[arm].bounds(now)[2])
+        return min(open_arms or guessing, key=lambda arm: cell.evidence[arm].n_samples(now))
 
     def record(self, choice: ArmChoice, sample: DecodeSample, now: float) -> None:
         """A complete answer of the chosen arm."""
@@ -264,15 +276,23 @@ class SpeculationController:
             cell.evidence[choice.arm].add_drafts(sample.n_drafted, sample.n_accepted)
         if not choice.is_warm:
             return
-        used = cell.levels[cell.used]
-        if choice.arm != cell.used and used.is_known(now):
-            step = max(-MAX_STEP, min(MAX_STEP, speed - used.value))
-            if choice.arm == OFF:
-                cell.evidence[cell.used].add_ratio(-step, now)
-            else:
-                base = cell.evidence[cell.used].mean if cell.used != OFF else 0.0
-                cell.evidence[choice.arm].add_ratio(step + base, now)
-        cell.levels[choice.arm].add(speed, now)
+        if choice.why == TRIED:
+            self._end_try(cell, choice.arm, speed, now)
+        elif choice.arm == cell.used:
+            cell.levels[choice.arm].add(speed, now)
+
+    def _end_try(self, cell: _Cell, arm: str, speed: float, now: float) -> None:
+        """One answer of a try; the sample is made of all."""
+        cell.tried.append(speed)
+        if len(cell.tried) < TRY_LENGTH - 1 or arm == cell.used or not cell.levels[cell.used].is_known(now):
+            return
+        step = fmean(cell.tried) - median(cell.levels[cell.used].values)
+        cell.tried.clear()
+        if arm == OFF:
+            cell.evidence[cell.used].add_ratio(-step, now)
+        else:
+            base = cell.evidence[cell.used].interval(now)[0] if cell.used != OFF else 0.0
+            cell.evidence[arm].add_ratio(step + base, now)
 
     def gains(self, now: float) -> Iterator[tuple[str, int, str, Mapping[str, Gain]]]:
         """Of each cell: route, batch (as a power of two: 1 is one answer, 2 is two or three), the arm in use, and the gains
