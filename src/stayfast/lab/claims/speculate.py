@@ -39,15 +39,15 @@ N_IN_PHASE: Final = 1500
 OF_BEST: Final = 0.95
 WITH_TRIES: Final = 0.98
 EXPLORED: Final = 0.02
-N_CONSTANT: Final = 6
+N_CONSTANT: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class SpeculateClaim:
     """n of an extent: requests to the controller in a round; n_rounds: of each workload."""
 
-    full: Extent = Extent(n=20, n_rounds=60)
-    quick: Extent = Extent(n=20, n_rounds=16)
+    full: Extent = Extent(n=14, n_rounds=80)
+    quick: Extent = Extent(n=14, n_rounds=24)
     controller: Controller = learning  # of the simulated engine
 
     name = "speculate"

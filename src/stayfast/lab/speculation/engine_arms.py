@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any, Final, TypeVar
 
 from stayfast.lab.harness.claim import SetUpFailed
@@ -20,7 +21,7 @@ from stayfast.policy.speculation.config import AUTO, DRAFT, NGRAM, OFF
 
 T = TypeVar("T")
 CONSTANT: Final = (OFF, NGRAM, DRAFT)
-N_WARM: Final = 3
+N_WARM: Final = 2
 LEARNING: Final = 200  # requests of a route, in which the controller's allowance is spent
 QUESTIONS: Final = ("What is time to first token?", "How does batching change latency?", "What is a KV cache?",
                     "Why is p99 more important than the mean?", "What is speculative decoding?",
@@ -28,7 +29,7 @@ QUESTIONS: Final = ("What is time to first token?", "How does batching change la
 TEXTS: Final = (
     "Speculation drafts a few tokens with a small model.", "The queue of a full server grows without a bound.",
     "A cached prefix of a long prompt is not computed again.")
-N_COPIES: Final = 2
+N_COPIES: Final = 4
 _SAMPLE = re.compile(r'^(\w+)\{upstream="auto",route="(\w+)",arm="(\w+)"(?:,why="(\w+)")?\} (\S+)$', re.MULTILINE)
 
 
@@ -59,7 +60,8 @@ def route_of(workload: str, mode: str) -> str:
 
 @dataclass(slots=True)
 class ArmRounds:
-    """Of one workload. speeds: tokens a second by upstream, one for each round. drafts: accepted and guessed tokens."""
+    """Of one workload. speeds: tokens a second by upstream, the median of each round's answers, as other work on the machine
+    slows some of them down. drafts: accepted and guessed tokens."""
 
     speeds: dict[str, list[float]] = field(default_factory=lambda: {mode: [] for mode in (*CONSTANT, AUTO)})
     drafts: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -90,7 +92,7 @@ class ArmMeter:
 
     def _run_block(self, mode: str, n_warm: int, n: int, number: int) -> None:
         rounds, connection = self.rounds, self._gateway.connect()
-        n_tokens, seconds = 0, 0.0
+        speeds = []
         accepted, guessed = rounds.drafts.get(mode, (0, 0))
         try:
             for index in range(n_warm + n):
@@ -98,11 +100,11 @@ class ArmMeter:
                 text, timings = _call(connection, {**self._bodies[which], "model": route_of(self._workload, mode)})
                 rounds.answers.setdefault(which, set()).add(text)
                 if index >= n_warm:
-                    n_tokens, seconds = n_tokens + timings["predicted_n"], seconds + timings["predicted_ms"] / 1e3
+                    speeds.append(timings["predicted_n"] / timings["predicted_ms"] * 1e3)
                     accepted, guessed = accepted + timings.get("draft_n_accepted", 0), guessed + timings.get("draft_n", 0)
         finally:
             connection.close()
-        rounds.speeds[mode].append(n_tokens / seconds)
+        rounds.speeds[mode].append(median(speeds))
         rounds.drafts[mode] = accepted, guessed
 
 
