@@ -38,7 +38,8 @@ class ArmRun:
             choice = self.controller.choose("route", n_in_flight, limit, self.now)
             speed = 100.0 * self.gains[choice.arm] * exp(self._rng.gauss(0.0, self.noise))
             n_drafted = 0 if choice.arm == "off" else n_tokens
-            self.controller.record(choice, DecodeSample(n_tokens, speed, n_drafted, int(self.accepted * n_drafted)), self.now)
+            sample = DecodeSample(n_tokens, speed, n_drafted, int(self.accepted * n_drafted))
+            self.controller.record(choice, sample, self.now)
             found.append(choice)
         self.choices += found
         return found

@@ -19,15 +19,13 @@ GAINS = st.floats(0.3, 3.0)
 SEEDS = st.integers(0, 10_000)
 
 
-@given(draft=GAINS, ngram=GAINS, seed=SEEDS, noise=st.floats(0.0, 0.6), share=st.floats(0.0, 0.2),
-       n=st.integers(0, 600), accepted=st.floats(0.0, 1.0))
+@given(run=st.builds(ArmRun, st.builds(lambda ngram, draft: {"off": 1.0, "ngram": ngram, "draft": draft}, GAINS, GAINS), SEEDS,
+                     noise=st.floats(0.0, 0.6), accepted=st.floats(0.0, 1.0), explore_share=st.floats(0.0, 0.2)))
 @settings(max_examples=60, deadline=None)
-def test_controller_tries_are_bounded(draft: float, ngram: float, seed: int, noise: float, share: float, n: int,
-                                      accepted: float) -> None:
+def test_controller_tries_are_bounded(run: ArmRun) -> None:
     """At each moment of any run: the share of all requests, and a constant."""
-    run = ArmRun({"off": 1.0, "ngram": ngram, "draft": draft}, seed, noise, accepted, explore_share=share)
-    run.run(n)
-    n_tried = 0
+    run.run(600)
+    n_tried, share = 0, run.explore_share
     for n_requests, choice in enumerate(run.choices, start=1):
         n_tried += choice.why == "tried"
         assert n_tried <= MAX_EXTRA + share * n_requests
