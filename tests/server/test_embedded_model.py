@@ -215,8 +215,8 @@ def test_embedded_speculation_auto_survives_the_end_of_an_arm_and_shows_its_choi
             assert answer.status == 200
             assert b"first token" in answer.read().replace(b'"}', b"") or number % 2 == 0
         page = gateway.get("/metrics")
-        chosen = [(arm, int(n)) for arm, n in re.findall(
-            r'stayfast_speculation_answers_total\{upstream="tiny",route="stayfast-tiny",arm="(\w+)",why="\w+"\} (\d+)', page)]
+        labels = r'\{upstream="tiny",route="stayfast-tiny",arm="(\w+)",why="\w+"\} (\d+)'
+        chosen = [(arm, int(n)) for arm, n in re.findall("stayfast_speculation_answers_total" + labels, page)]
         assert sum(n for _, n in chosen) == 80
         assert {arm for arm, _ in chosen} > {"off"}
         assert 'stayfast_speculation_tokens_total{upstream="tiny",route="stayfast-tiny",arm="off"}' in page

@@ -19,7 +19,7 @@ GAINS = st.floats(0.3, 3.0)
 SEEDS = st.integers(0, 10_000)
 
 
-@given(run=st.builds(ArmRun, st.builds(lambda ngram, draft: {"off": 1.0, "ngram": ngram, "draft": draft}, GAINS, GAINS), SEEDS,
+@given(run=st.builds(ArmRun, st.fixed_dictionaries({"off": st.just(1.0), "ngram": GAINS, "draft": GAINS}), SEEDS,
                      noise=st.floats(0.0, 0.6), accepted=st.floats(0.0, 1.0), explore_share=st.floats(0.0, 0.2)))
 @settings(max_examples=60, deadline=None)
 def test_controller_tries_are_bounded(run: ArmRun) -> None:
