@@ -1,12 +1,12 @@
 """The claim about speculation holds on the simulated engine, and falls short with a controller that is always off or on."""
 
-from random import Random
+from functools import partial
 
 import pytest
 
 from stayfast.lab.claims.speculate import SpeculateClaim, simulated_figures
 from stayfast.lab.harness.claim import Extent
-from stayfast.lab.speculation.simulated_arms import ConstantArm, learning
+from stayfast.lab.speculation.simulated_arms import constant_arm, learning
 from tests.prove.running import run, short_figures, short_of, without_interval
 
 
@@ -18,11 +18,7 @@ def test_speculate_claim_simulated_engine_holds(seed: int) -> None:
 @pytest.mark.parametrize(("arm", "at"), [("off", "1 at a time"), ("draft", "8 at a time")])
 def test_speculate_claim_constant_arm_falls_short(arm: str, at: str) -> None:
     """Each of them at the load for which it is wrong."""
-
-    def constant(rng: Random) -> ConstantArm:
-        return ConstantArm(arm)
-
-    (short,) = short_figures(simulated_figures(constant, 1))
+    (short,) = short_figures(simulated_figures(partial(constant_arm, arm), 1))
     assert at in short
 
 

@@ -13,6 +13,7 @@ holds on this machine with this model, not that speculation never pays.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ from stayfast.lab.speculation.engine_arms import (
     question_bodies,
     read_totals,
 )
-from stayfast.lab.speculation.simulated_arms import ConstantArm, Controller, learning, run_phases
+from stayfast.lab.speculation.simulated_arms import Controller, constant_arm, learning, run_phases
 from stayfast.policy.speculation.config import AUTO, DRAFT, OFF
 from stayfast.policy.speculation.controller import MAX_EXTRA
 
@@ -76,8 +77,7 @@ class SpeculateClaim:
 def simulated_figures(controller: Controller, seed: int) -> list[Figure]:
     """The controller and both constant arms, at each load."""
     run = run_phases(controller, PHASES, N_IN_PHASE, seed)
-    constants = {arm: run_phases(lambda rng, arm=arm: ConstantArm(arm), PHASES, N_IN_PHASE, seed)  # type: ignore[misc]
-                 for arm in (OFF, DRAFT)}
+    constants = {arm: run_phases(partial(constant_arm, arm), PHASES, N_IN_PHASE, seed) for arm in (OFF, DRAFT)}
     figures = []
     for n_callers in sorted(set(PHASES)):
         best = max(constants, key=lambda arm: constants[arm].mean_at(n_callers))

@@ -50,6 +50,11 @@ class ConstantArm(SpeculationController):
         return super().choose(route, n_in_flight, max_output_tokens, now)._replace(arm=self._arm)
 
 
+def constant_arm(arm: str, rng: Random) -> ConstantArm:
+    """A baseline, which draws nothing."""
+    return ConstantArm(arm)
+
+
 def gain_of(arm: str, n_in_flight: int) -> float:
     """The speed with this arm, as a multiple of plain decoding."""
     if arm == OFF:

@@ -42,7 +42,7 @@ SPAN: Final = 24  # samples
 MAX_AGE_S: Final = 7200.0
 MIN_DRAFTED: Final = 64.0  # tokens, before their accepted share counts
 MIN_DECODED: Final = 8  # tokens of an answer, before its speed counts
-KEPT: Final = 0.98  # of the counts of guesses, with each newer answer
+FADE: Final = 0.98  # of the counts of guesses, with each newer answer
 LEVEL_SPAN: Final = 8
 MIN_LEVEL: Final = 4
 LEVEL_S: Final = 600.0  # an older speed of the arm in use compares nothing
@@ -53,7 +53,7 @@ TRY_LENGTH: Final = 3
 P_TRY: Final = 0.1
 REFUTED_PACE: Final = 0.25
 MAX_CELLS: Final = 512
-LENGTH_KEPT: Final = 0.9
+LENGTH_FADE: Final = 0.9
 
 
 def _rank_of_low_end(n: int) -> int:
@@ -116,8 +116,8 @@ class ArmEvidence:
 
     def add_drafts(self, n_drafted: int, n_accepted: int) -> None:
         if n_drafted:
-            self._drafted = self._drafted * KEPT + n_drafted
-            self._accepted = self._accepted * KEPT + n_accepted
+            self._drafted = self._drafted * FADE + n_drafted
+            self._accepted = self._accepted * FADE + n_accepted
 
     @property
     def accepted(self) -> float | None:
@@ -265,9 +265,9 @@ class SpeculationController:
     def record(self, choice: ArmChoice, sample: DecodeSample, now: float) -> None:
         """A complete answer of the chosen arm."""
         n, usual = self._lengths.get(choice.route, (0, 0.0))
-        kept = LENGTH_KEPT if n >= MIN_LEVEL else n / (n + 1)
+        weight = LENGTH_FADE if n >= MIN_LEVEL else n / (n + 1)
         if n or len(self._lengths) < MAX_CELLS:
-            self._lengths[choice.route] = n + 1, usual * kept + sample.n_tokens * (1 - kept)
+            self._lengths[choice.route] = n + 1, usual * weight + sample.n_tokens * (1 - weight)
         cell = self._cells.get((choice.route, choice.size))
         if cell is None or sample.n_tokens < MIN_DECODED or not 0.0 < sample.tokens_per_s < inf:
             return
