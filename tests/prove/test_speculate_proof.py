@@ -25,7 +25,7 @@ def test_speculate_claim_constant_arm_falls_short(arm: str, at: str) -> None:
 @pytest.mark.sockets
 def test_speculate_claim_real_engine_answers_are_equal_and_tries_bounded() -> None:
     """Speeds of so few answers depend on the machine, counts do not."""
-    claim = SpeculateClaim(quick=Extent(n=30, n_rounds=8))
+    claim = SpeculateClaim(quick=Extent(n=60, n_rounds=8))
     finding = run(claim)
     assert [name for name in short_of(finding) if "tried" in name or "different" in name] == []
     assert without_interval(finding) == []

@@ -47,8 +47,8 @@ N_CONSTANT: Final = 5
 class SpeculateClaim:
     """n of an extent: requests to the controller in a round; n_rounds: of each workload."""
 
-    full: Extent = Extent(n=14, n_rounds=80)
-    quick: Extent = Extent(n=14, n_rounds=24)
+    full: Extent = Extent(n=25, n_rounds=60)
+    quick: Extent = Extent(n=25, n_rounds=24)
     controller: Controller = learning  # of the simulated engine
 
     name = "speculate"

@@ -22,7 +22,7 @@ from stayfast.policy.speculation.config import AUTO, DRAFT, NGRAM, OFF
 T = TypeVar("T")
 CONSTANT: Final = (OFF, NGRAM, DRAFT)
 N_WARM: Final = 2
-LEARNING: Final = 200  # requests of a route, in which the controller's allowance is spent
+LEARNING: Final = 400  # requests of a route, in which the controller's allowance is spent: 16 tries, 13 requests apart
 QUESTIONS: Final = ("What is time to first token?", "How does batching change latency?", "What is a KV cache?",
                     "Why is p99 more important than the mean?", "What is speculative decoding?",
                     "How do I reduce tail latency?")
