@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from stayfast.core.setting import SettingDoc, check_bounds
-from stayfast.policy.speculation.config import DRAFT, SpeculationConfig
+from stayfast.policy.speculation.config import AUTO, DRAFT, SpeculationConfig
 
 TINY = "tiny"
 TINY_TEMPERATURE = 0.1
@@ -80,7 +80,7 @@ def check_runnable(config: EngineConfig) -> None:
     draft_path = config.draft_path
     if config.speculation.mode == DRAFT and draft_path is None:
         raise ValueError("speculation.draft must be the path of a GGUF file for mode draft")
-    if draft_path is not None:
+    if draft_path is not None and config.speculation.mode in (AUTO, DRAFT):
         _check_gguf("speculation.draft", draft_path)
 
 
