@@ -180,11 +180,12 @@ def is_range_check(test: ast.Compare, documented: set[str]) -> bool:
 def test_features_have_the_same_folder_on_each_floor() -> None:
     """A feature of `policy` is a folder of the same name in the pipeline, where resilience is `attempts`. Jobs, the fleet,
     findings, credentials, the embedded engine and what limits engines have no part in the path of one request, and the
-    scopes of keys are checked before it begins. What is passed through has no policy of its own."""
+    scopes of keys are checked before it begins. What is passed through has no policy of its own. Speculation is
+    chosen inside an upstream."""
     folders = {floor: {path.name for path in (ROOT / "src/stayfast" / floor).iterdir() if (path / "__init__.py").exists()}
                for floor in ("policy", "pipeline")}
     features = {"admission", "routing", "cache", "prompt_cache", "context", "tiers", "classify", "warm",
                 "batching"}
-    others = {"jobs", "fleet", "findings", "credentials", "keys", "engine", "engines"}
+    others = {"jobs", "fleet", "findings", "credentials", "keys", "engine", "engines", "speculation"}
     assert folders["policy"] - others == features | {"resilience"}
     assert folders["pipeline"] == features | {"attempts", "stages", "timing", "passthrough", "hooks"}

@@ -53,6 +53,13 @@ class Running:
         self._answers.append(answer)
         return answer
 
+    def get(self, path: str) -> str:
+        """The text at a path."""
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        self._lines.append(line)
+        line.request("GET", path)
+        return line.getresponse().read().decode()
+
     def events(self) -> list[dict[str, object]]:
         """The log's lines so far."""
         return [json.loads(line) for line in self.log.read_text().splitlines()]
@@ -187,5 +194,33 @@ def test_embedded_stream_survives_two_reloads(tmp_path: Path) -> None:
         with line.getresponse() as answer:
             assert b"[DONE]" in answer.read()
         assert gateway.ask().status == 404
+    finally:
+        gateway.stop()
+
+
+def test_embedded_speculation_auto_survives_the_end_of_an_arm_and_shows_its_choice(tmp_path: Path) -> None:
+    """Three processes answer one route; while one of them is gone, the plain one answers. No request is lost."""
+    gateway = Running(tmp_path, "upstreams: {tiny: {kind: embedded, speculation: {mode: auto, explore_share: 0.2}}}\n"
+                                "routes: {stayfast-tiny: [tiny]}\n")
+    try:
+        deadline_at = time.monotonic() + 30
+        while len(pids := {event["pid"] for event in gateway.events() if event["event"] == "engine"
+                           and event["state"] == "ready"}) < 3:
+            assert time.monotonic() < deadline_at, gateway.events()
+            time.sleep(0.05)
+        for number in range(80):
+            if number == 40:
+                os.kill(max(pid for pid in pids if isinstance(pid, int)), signal.SIGKILL)
+            answer = gateway.ask(stream=number % 2 == 0, temperature=0)
+            assert answer.status == 200
+            assert b"first token" in answer.read().replace(b'"}', b"") or number % 2 == 0
+        page = gateway.get("/metrics")
+        labels = r'\{upstream="tiny",route="stayfast-tiny",arm="(\w+)",why="\w+"\} (\d+)'
+        chosen = [(arm, int(n)) for arm, n in re.findall("stayfast_speculation_answers_total" + labels, page)]
+        assert sum(n for _, n in chosen) == 80
+        assert {arm for arm, _ in chosen} > {"off"}
+        assert 'stayfast_speculation_tokens_total{upstream="tiny",route="stayfast-tiny",arm="off"}' in page
+        waterfall = json.loads(gateway.get(f"/admin/requests/{answer.getheader('x-request-id')}"))
+        assert any(line.startswith("speculation: ") for line in waterfall["verdict"])
     finally:
         gateway.stop()

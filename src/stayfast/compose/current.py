@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from stayfast.compose.caching import Stores, prefix_counts, prefix_gauges, semantic_gauges, store_rows
 from stayfast.compose.credentials import Sources, credential_gauges
+from stayfast.compose.embedded import speculation_rows
 from stayfast.compose.encoder_metrics import encoder_counts, encoder_gauges
 from stayfast.compose.enough import tier_evidence_counts, tier_evidence_gauges
 from stayfast.compose.fleet import quota_counters, quota_gauges
@@ -189,4 +190,5 @@ class CurrentSystem:
         return {**selection_rows(routes), **tier_rows(routes), **tier_evidence_counts(routes), **prefix_counts(routes),
                 **history_counts(routes), **kv_event_counts(self.kv_events()),
                 **encoder_counts(running.embedding if running is not None else None),
+                **speculation_rows(running.registry if running is not None else ()),
                 **quota_counters(leases)} if routes else {}

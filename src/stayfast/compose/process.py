@@ -39,6 +39,7 @@ from stayfast.compose.system import Observers, System, build, log_config
 from stayfast.compose.token_counters import load_tokenizers
 from stayfast.core.clock import Clock, SystemClock
 from stayfast.core.events import LoopLag, Sink
+from stayfast.engine.speculation import upstream_of_engine
 from stayfast.http.descriptors import client_share, raise_descriptor_limit
 from stayfast.http.server.connection import ConnectionTasks
 from stayfast.server.backend import ActiveSystem
@@ -219,7 +220,7 @@ class Process:
                 if new.stores.get(name) is not store:
                     self._tasks.spawn(store.close())
             for name, engine in unwanted:
-                self._tasks.spawn(retire_engine(engine, old.registry[name]))
+                self._tasks.spawn(retire_engine(engine, old.registry[upstream_of_engine(name)]))
             self._observers.log.write_event("reloaded", upstreams=len(settings.upstreams), routes=len(settings.routes))
 
     def _build(self, settings: Settings, old: System | None, files: ClassifierFiles) -> System:

@@ -31,6 +31,7 @@ from stayfast.compose.credentials import (
     make_credentials,
 )
 from stayfast.compose.current import CurrentSystem, Running
+from stayfast.compose.embedded import make_embedded
 from stayfast.compose.engine_metrics import SignalPublisher
 from stayfast.compose.enough import EnoughRoutes
 from stayfast.compose.fleet import (
@@ -59,7 +60,6 @@ from stayfast.core.clock import Clock
 from stayfast.core.events import Sink
 from stayfast.core.held_bytes import HeldBytes
 from stayfast.core.types import Api
-from stayfast.engine.config import TINY
 from stayfast.http.client.client import HttpClient, HttpConfig
 from stayfast.jobs.service import JobService
 from stayfast.keys.table import LiveKeys
@@ -107,7 +107,7 @@ from stayfast.upstreams.authentication import Authenticator
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.credentials.renewed import RenewedCredential
 from stayfast.upstreams.dialect import DialectConfig, DialectUpstream
-from stayfast.upstreams.embedded import NATIVE_LOCAL_APIS, TASK_APIS, Address, EngineEndpoint, LocalUpstream
+from stayfast.upstreams.embedded import NATIVE_LOCAL_APIS, TASK_APIS, Address, EngineEndpoint
 from stayfast.upstreams.state.registry import Registry
 from stayfast.upstreams.state.signal_board import SignalBoard
 from stayfast.upstreams.state.upstream_state import UpstreamState
@@ -340,7 +340,7 @@ def _registry(settings: Settings, observers: Observers, doors: Mapping[str, Engi
             if isinstance(upstream_settings, TurnUpstreamSettings) and isinstance(member.upstream, ServedTurn):
                 member.upstream.replace_function(import_turn_function(upstream_settings.turn))
         else:
-            upstream = _upstream(name, upstream_settings, observers, doors, clock, embeds=embeds,
+            upstream = _upstream(name, upstream_settings, observers, doors, clock, rng=rng, embeds=embeds,
                                  old_turn=old.turns.get(name) if old is not None else None, source=credentials.get(name))
             may_act_twice = not isinstance(upstream_settings, TurnUpstreamSettings) or upstream_settings.idempotent
             member = UpstreamState(upstream, upstream_settings.limit, upstream_settings.breaker, rng, observers.sink,
@@ -381,7 +381,7 @@ def _admit(settings: Settings, old: System | None, clock: Clock, rng: Random, ob
 
 
 def _upstream(name: str, upstream_settings: UpstreamSettings, observers: Observers, doors: Mapping[str, EngineEndpoint],
-              clock: Clock, *, embeds: Embedders | None, old_turn: ServedTurn | None,
+              clock: Clock, *, rng: Random, embeds: Embedders | None, old_turn: ServedTurn | None,
               source: RenewedCredential[Any] | None) -> Upstream:
     """old_turn: of the same name before a reload; clients may still resume its turns. source: of its credential."""
     sink = observers.sink
@@ -401,8 +401,9 @@ def _upstream(name: str, upstream_settings: UpstreamSettings, observers: Observe
                           is_idempotent=upstream_settings.idempotent, resume_remotely=observers.aggregate.turn,
                           resumable=old_turn.resumable if old_turn is not None else None)
     apis = TASK_APIS[upstream_settings.engine.task]
-    return LocalUpstream(name, doors[name], lambda address: _engine_client(name, address, sink, clock, apis), clock,
-                         calls_tools=upstream_settings.engine.model != TINY, apis=apis)
+    return make_embedded(name, upstream_settings.engine, doors,
+                         lambda address: _engine_client(name, address, sink, clock, apis), clock, apis=apis,
+                         rng=rng)
 
 
 def _http(name: str, upstream_settings: HttpUpstream, sink: Sink, clock: Clock, held: HeldBytes, *,

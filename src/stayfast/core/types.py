@@ -153,6 +153,17 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         return max(0, self.input_total - self.cached_read)
 
 
+class DecodeTimings(msgspec.Struct, frozen=True, gc=False):
+    """How an engine generated one answer, by its own account. n_tokens: in `seconds`, the prompt's time excluded; n_drafted:
+    tokens that were guessed.
+    """
+
+    n_tokens: int
+    seconds: float
+    n_drafted: int = 0
+    n_accepted: int = 0
+
+
 class Allowance(msgspec.Struct, frozen=True, gc=False):
     """What a client has left of one limit. `kind`: requests or tokens. `full_in_s`: seconds until it is fully refilled."""
 
@@ -172,8 +183,8 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 class AnswerSummary:
     """The state of one answer so far. Changed only by its transcoder."""
 
-    __slots__ = ("cap", "failure", "finish_reason", "is_complete", "is_cut", "is_degraded", "model", "n_content", "n_events",
-                 "n_progress", "response_id", "turn", "usage")
+    __slots__ = ("cap", "decode", "failure", "finish_reason", "is_complete", "is_cut", "is_degraded", "model", "n_content",
+                 "n_events", "n_progress", "response_id", "turn", "usage")
 
     def __init__(self) -> None:
         self.cap: OutputCap | None = None  # the limit that the gateway set, from the first content on
@@ -182,6 +193,7 @@ class AnswerSummary:
         self.n_events = 0  # all events sent to a responses client, for their sequence numbers
         self.finish_reason: str | None = None  # as the upstream sent it
         self.usage: Usage | None = None
+        self.decode: DecodeTimings | None = None  # llama.cpp reports it
         self.response_id: str | None = None
         self.model: str | None = None  # as the upstream named it
         self.is_complete = False  # the protocol's end marker was received

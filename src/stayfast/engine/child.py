@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 
 import xllamacpp
 
+from stayfast.engine.speculation import SpeculationLaunch, write_speculation
+
 _ERRORS_ONLY = 1  # llama.cpp's scale: 0 output, 1 errors, 2 warnings, 3 information, 4 debugging
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _CACHE_TYPES = {"f16": xllamacpp.ggml_type.GGML_TYPE_F16, "q8_0": xllamacpp.ggml_type.GGML_TYPE_Q8_0,
@@ -42,6 +44,7 @@ class LaunchOptions(TypedDict):
     cache_type_k: str
     cache_type_v: str
     slots_folder: str | None
+    speculation: SpeculationLaunch | None
 
 
 def make_server_params(launch: LaunchOptions) -> Any:
@@ -66,6 +69,8 @@ def make_server_params(launch: LaunchOptions) -> Any:
         set_pooling_task(params, launch)
     if launch["temperature"] is not None:
         params.sampling.temp = launch["temperature"]
+    if launch["speculation"] is not None:
+        write_speculation(params, launch["speculation"], launch["n_threads"])
     params.fit_params = False  # it would silently shrink the context to the free memory
     params.verbosity = _ERRORS_ONLY
     params.endpoint_metrics = True

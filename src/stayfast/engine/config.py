@@ -1,16 +1,18 @@
 """Settings of the embedded engine."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.policy.engine.sizing import WantedSize
+from stayfast.policy.speculation.config import SpeculationConfig
 
 TINY = "tiny"
 TINY_TEMPERATURE = 0.1
 TINY_ALIAS = "stayfast-tiny"
 TINY_PATH = Path(__file__).parent / "models" / "stayfast-tiny-q8_0.gguf"
+TINY_DRAFT_PATH = TINY_PATH.with_name("stayfast-draft-q8_0.gguf")
 
 CacheType = Literal["f16", "q8_0", "q4_0"]
 EngineTask = Literal["generate", "embed", "rerank"]
@@ -54,6 +56,8 @@ class EngineConfig:
         "Wait before the first restart after a crash; doubles each time.", more_than=0, maximum=3600)] = 0.25
     restart_cap_s: Annotated[float, SettingDoc("Longest wait before a restart.", more_than=0, maximum=3600)] = 30.0
     healthy_after_s: Annotated[float, SettingDoc("After this time without a crash, the wait starts over.", minimum=0)] = 10.0
+    speculation: Annotated[SpeculationConfig, SettingDoc(
+        "Guessing tokens ahead of the model (docs/speculation.md).")] = field(default_factory=SpeculationConfig)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -84,3 +88,10 @@ class EngineConfig:
         return WantedSize(None if self.n_slots == "auto" else self.n_slots,
                           None if self.ctx_per_slot == "auto" else self.ctx_per_slot,
                           self.cache_type_k, self.cache_type_v, float(self.prompt_cache_mib << 20))
+
+    @property
+    def draft_path(self) -> Path | None:
+        """The draft model; None: there is none."""
+        if self.speculation.draft:
+            return Path(self.speculation.draft)
+        return TINY_DRAFT_PATH if self.model == TINY else None

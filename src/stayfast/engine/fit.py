@@ -8,6 +8,7 @@ from stayfast.engine.config import EngineConfig
 from stayfast.engine.machine import available_memory, n_cores
 from stayfast.engine.model_file import read_shape
 from stayfast.policy.engine.sizing import BLOCK_VALUES, EngineSize, ModelShape, explain_misfit, explain_size, size_engine
+from stayfast.policy.speculation.config import AUTO, DRAFT
 
 _GGUF_MAGIC = b"GGUF"
 
@@ -17,16 +18,12 @@ def check_runnable(config: EngineConfig) -> None:
     if importlib.util.find_spec("xllamacpp") is None:
         raise ValueError("the embedded engine is not installed. It is the extra `embedded`: in the source folder, "
                          "pip install '.[embedded]'")
-    path = config.model_path
-    if path.exists() and not path.is_file():
-        raise ValueError(f"model {str(path)!r} is not a file")
-    try:
-        with path.open("rb") as file:
-            magic = file.read(len(_GGUF_MAGIC))
-    except OSError as error:
-        raise ValueError(f"model {str(path)!r} cannot be read: {error.strerror}") from error
-    if magic != _GGUF_MAGIC:
-        raise ValueError(f"model {str(path)!r} is not a GGUF file")
+    path, draft_path = config.model_path, config.draft_path
+    _check_gguf("model", path)
+    if config.speculation.mode == DRAFT and draft_path is None:
+        raise ValueError("speculation.draft must be the path of a GGUF file for mode draft")
+    if draft_path is not None and config.speculation.mode in (AUTO, DRAFT):
+        _check_gguf("speculation.draft", draft_path)
     if config.slots_folder is not None and not Path(config.slots_folder).absolute().parent.is_dir():
         raise ValueError(f"slots_folder {config.slots_folder!r}: its parent folder does not exist")
     shape, size = fit_engine(config)
@@ -36,6 +33,18 @@ def check_runnable(config: EngineConfig) -> None:
                              f"store blocks of {BLOCK_VALUES}")
     if not size.fits:
         raise ValueError(f"model {str(path)!r} {explain_misfit(shape, size, config.wanted_size)}")
+
+
+def _check_gguf(setting: str, path: Path) -> None:
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{setting} {str(path)!r} is not a file")
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(_GGUF_MAGIC))
+    except OSError as error:
+        raise ValueError(f"{setting} {str(path)!r} cannot be read: {error.strerror}") from error
+    if magic != _GGUF_MAGIC:
+        raise ValueError(f"{setting} {str(path)!r} is not a GGUF file")
 
 
 class EngineFit(NamedTuple):

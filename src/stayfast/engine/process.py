@@ -31,6 +31,7 @@ from stayfast.engine.config import EngineConfig, EngineTask
 from stayfast.engine.fit import EngineFit, check_runnable, fit_engine
 from stayfast.engine.machine import n_cores
 from stayfast.engine.slot_files import SlotFiles
+from stayfast.engine.speculation import speculation_launch
 from stayfast.policy.engine.slots import SlotMap
 from stayfast.policy.resilience.retry import backoff_s
 
@@ -186,6 +187,7 @@ def child_command(config: EngineConfig, port: int, fit: EngineFit | None = None)
         "alias": config.alias, "temperature": config.default_temperature, "task": config.task, "pooling": pooling,
         "cache_type_k": config.cache_type_k, "cache_type_v": config.cache_type_v,
         "slots_folder": None if config.slots_folder is None else f"{config.slots_folder}/",
+        "speculation": speculation_launch(config),
     }
     # -P: a json.py in the operator's working directory must not be imported
     return [sys.executable, "-P", "-m", "stayfast.engine.child", json.dumps(launch)]

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from stayfast.core.deadline import Timeouts
 from stayfast.core.setting import Secret, SettingDoc, check_bounds
 from stayfast.engine.config import EngineConfig
+from stayfast.engine.speculation import configs_of_arms, name_engine
 from stayfast.jobs.config import JobsConfig
 from stayfast.observe.alerts.rules import AlertsConfig
 from stayfast.observe.recent_requests import RecentConfig
@@ -338,8 +339,10 @@ class Settings:
 
     @property
     def engines(self) -> dict[str, EngineConfig]:
-        return {name: upstream_settings.engine for name, upstream_settings in self.upstreams.items()
-                if isinstance(upstream_settings, EmbeddedUpstream)}
+        """The engine processes, by name: an upstream has several, if it chooses among them (`engine.speculation`)."""
+        return {name_engine(name, upstream_settings.engine, arm): config
+                for name, upstream_settings in self.upstreams.items() if isinstance(upstream_settings, EmbeddedUpstream)
+                for arm, config in configs_of_arms(upstream_settings.engine).items()}
 
     def model_for(self, route: str, upstream: str) -> str | None:
         """The model name at one upstream of a route; None: as the client sent it."""

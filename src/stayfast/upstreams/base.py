@@ -4,6 +4,7 @@ An `AnswerStream` is a class with `close()`, not an async generator: a generator
 `finally`, and would leak the connection. `close()` does not await, so a release cannot be interrupted.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -78,6 +79,8 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     counting: TokenCounting | None = None  # of a request for a token count
     service_tier: RequestedTier | None = None  # None: as the client's body has it
     slot: int | None = None  # of the embedded engine; None: the engine chooses
+    route: str = ""  # its name in the settings; empty: a request of the gateway's own
+    note: Callable[[str], None] | None = None  # records a decision of the upstream: names and figures only
 
 
 class AnswerStream(Protocol):

@@ -25,7 +25,7 @@ import msgspec
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.conversation import RawObject
 from stayfast.core.errors import Rejected
-from stayfast.core.types import Api, Request, Usage
+from stayfast.core.types import Api, DecodeTimings, Request, Usage
 
 Json = dict[str, Any]
 _MAX_TIER: Final = 16
@@ -43,6 +43,15 @@ def _count(fields: object, *names: str) -> int:
             if (type(value) is int or type(value) is float) and 0 <= value < _MAX_EXACT:  # excludes bool
                 return int(value)
     return 0
+
+
+def parse_timings(value: object) -> DecodeTimings | None:
+    """Read llama.cpp's `timings`; None if they are not valid."""
+    seconds = value.get("predicted_ms") if isinstance(value, dict) else None
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0.0 < seconds < _MAX_EXACT:
+        return None
+    return DecodeTimings(_count(value, "predicted_n"), seconds / 1e3, _count(value, "draft_n"),
+                         _count(value, "draft_n_accepted"))
 
 
 def parse_openai_usage(value: object, tier: object = None) -> Usage | None:

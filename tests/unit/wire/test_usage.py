@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from stayfast.core.types import Usage
+from stayfast.core.types import DecodeTimings, Usage
 from stayfast.wire import usage
 
 ANTHROPIC = {"input_tokens": 10, "cache_read_input_tokens": 8, "cache_creation_input_tokens": 5, "output_tokens": 3,
@@ -78,3 +78,13 @@ def test_usage_has_the_tier_that_the_provider_reports() -> None:
 def test_usage_gemini_thoughts_are_output_and_cached_tokens_input(said: Any, expected: Usage | None) -> None:
     """The second form, of some models of Vertex, has the thoughts within the candidates."""
     assert usage.parse_gemini_usage(said) == expected
+
+
+@pytest.mark.parametrize(("timings", "expected"), [
+    ({"predicted_n": 40, "predicted_ms": 80.0, "draft_n": 26, "draft_n_accepted": 24}, DecodeTimings(40, 0.08, 26, 24)),
+    ({"predicted_n": 40, "predicted_ms": 80}, DecodeTimings(40, 0.08)),
+    ({"predicted_n": 40, "predicted_ms": 0.0}, None), ({"predicted_n": 40, "predicted_ms": True}, None),
+    ({"predicted_n": 40, "predicted_ms": "8"}, None), ({}, None), ([1], None), ("x", None)])
+def test_timings_of_llama_cpp_are_read(timings: Any, expected: DecodeTimings | None) -> None:
+    """Without guesses it reports none; anything odd is no timings, and no error."""
+    assert usage.parse_timings(timings) == expected

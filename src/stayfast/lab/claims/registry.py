@@ -40,6 +40,7 @@ from stayfast.lab.claims.quota import QUOTA
 from stayfast.lab.claims.semantic import SemanticClaim
 from stayfast.lab.claims.signals import SignalsClaim
 from stayfast.lab.claims.silent import SilentClaim
+from stayfast.lab.claims.speculate import SpeculateClaim
 from stayfast.lab.claims.stalls import StallsClaim
 from stayfast.lab.claims.storm import Storm
 from stayfast.lab.claims.stragglers import Stragglers
@@ -63,5 +64,5 @@ def claims() -> dict[str, Claim]:
                                 SemanticClaim(), TiersClaim(), ClassifyClaim(), BatcherClaim(), TableClaim(), DietClaim(),
                                 BudgetOverhead(), JobKills(), BatchRunClaim(), JobInterference(), ResumeClaim(),
                                 DoctorClaim(), JobThroughput(), BoardClaim(), PlanClaim(), DEADLINE, TOOLS, PARTIAL,
-                                AGENT, EngineClaim(), PrefixChatClaim(), SignalsClaim())
+                                AGENT, EngineClaim(), PrefixChatClaim(), SignalsClaim(), SpeculateClaim())
     return {claim.name: claim for claim in found}

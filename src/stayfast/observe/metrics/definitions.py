@@ -75,6 +75,15 @@ CACHE_SAVED_S = _counter("cache_saved_seconds", "Time to the first token saved b
 CACHE_SAVED_USD = _counter("cache_saved_usd", "Original cost of the answers of hits, USD.", "route", "kind")
 CACHE_REFRESHES = _counter("cache_refreshes", "Background refreshes of stale answers.", "route", "result")
 AFFINITY = _counter("affinity", "Routing decisions with affinity: hit, moved for load, or new.", *_WHERE, "result")
+SPECULATION_ANSWERS = _counter("speculation_answers",
+                               "Answers of embedded models with `speculation: auto`, by arm and reason.", "upstream",
+                               "route", "arm", "why")
+SPECULATION_TOKENS = _counter("speculation_tokens", "Output tokens of complete answers, by arm of speculation.", "upstream",
+                              "route", "arm")
+SPECULATION_DECODE_S = _counter("speculation_decode_seconds", "Time to generate these tokens, without prompts.", "upstream",
+                                "route", "arm")
+SPECULATION_DRAFTS = _counter("speculation_draft_tokens", "Guessed tokens, by result: accepted, rejected.", "upstream",
+                              "route", "arm", "result")
 TIER_REQUESTS = _counter("tier_requests", "Requests on routes with tiers, by the tier and why it was called.", "route",
                          "tier", "why")
 TIER_ANSWERS = _counter("tier_answers", "Answers of tiers, by the service tier that was served.", "route", "tier", "served")
@@ -239,6 +248,7 @@ FAMILIES = (
     RETRIES_WITHHELD, EJECTIONS, HEDGES, RESCUES, STALLS, TRUNCATED, TOKENS, COST, UNPRICED, OPENED, REUSED, ENGINE_STATES,
     CREDENTIAL_RENEWALS, SHEDS, CACHE,
     CACHE_SAVED_S, CACHE_SAVED_USD, CACHE_REFRESHES, AFFINITY, TIER_REQUESTS, TIER_ANSWERS,
+    SPECULATION_ANSWERS, SPECULATION_TOKENS, SPECULATION_DECODE_S, SPECULATION_DRAFTS,
     PREFIX_TOKENS, PREFIX_CHECKED, PREFIX_CACHE, PREFIX_CACHE_TOKENS,
     KV_EVENTS, KV_EVENT_GAPS, KV_EVENT_BLOCKS, KV_EVENT_STATE, KV_EVENT_AGE, PROMPTS_TOKENIZED,
     PREFIX_WAITS, HISTORY_REQUESTS, HISTORY_SUMMARIES, HISTORY_RULES, HISTORY_SAVED_TOKENS,

@@ -53,6 +53,7 @@ class ChatChunk(Struct, gc=False):
     model: Any = None
     created: Any = None
     service_tier: Any = None
+    timings: Any = None
 
 
 _CHUNK: Final = msgspec.json.Decoder(ChatChunk)
@@ -119,6 +120,8 @@ class ChatDecoder(StreamDecoder):
         if chunk.usage is not None:
             self.holds_only_usage = not chunk.choices
             summary.usage = usage.parse_openai_usage(chunk.usage, chunk.service_tier) or summary.usage
+            if chunk.timings is not None:
+                summary.decode = usage.parse_timings(chunk.timings)
         if summary.response_id is None and isinstance(chunk.id, str):
             summary.response_id, summary.model = chunk.id, text_or_none(chunk.model)
         return None
