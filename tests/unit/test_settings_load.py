@@ -53,7 +53,7 @@ def test_smallest_file_is_enough() -> None:
     settings = loaded(SMALLEST)
     bench = http(settings, "bench")
     assert (bench.kind, bench.base_url, bench.key) == ("openai", "http://127.0.0.1:9100/v1", Secret("sk-x"))
-    assert bench.native_apis == {Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS}
+    assert bench.native_apis == {Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS, Api.RERANK}
     assert settings.routes["gpt-4o-mini"].upstreams == ("bench",)
     assert settings.routes["gpt-4o-mini"].timeouts == Timeouts()
     assert (settings.server.host, settings.server.port, settings.workers) == ("127.0.0.1", 8090, 1)
