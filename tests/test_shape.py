@@ -186,6 +186,6 @@ def test_features_have_the_same_folder_on_each_floor() -> None:
                for floor in ("policy", "pipeline")}
     features = {"admission", "routing", "cache", "prompt_cache", "context", "tiers", "classify", "warm",
                 "batching"}
-    others = {"jobs", "fleet", "findings", "credentials", "keys", "engine", "engines", "speculation"}
+    others = {"jobs", "fleet", "findings", "credentials", "keys", "engines", "speculation"}
     assert folders["policy"] - others == features | {"resilience"}
     assert folders["pipeline"] == features | {"attempts", "stages", "timing", "passthrough", "hooks"}

@@ -14,7 +14,7 @@ from stayfast.engine.config import TINY_PATH, EngineConfig
 from stayfast.engine.fit import EngineFit, check_runnable
 from stayfast.engine.machine import n_cores
 from stayfast.engine.process import StderrTail, child_command
-from stayfast.policy.engine.sizing import EngineSize, ModelShape
+from stayfast.policy.engines.sizing import EngineSize, ModelShape
 from tests.engine.random_gguf import write_random_gguf
 
 CRASH = "/src/ggml.c:123: GGML_ASSERT(n_tokens <= n_batch) failed"

@@ -24,7 +24,7 @@ from stayfast.lab.plan.workload import KnownSettings, TrafficModel, build_model,
 from stayfast.lab.quantise.report import find_reports
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.observe.traffic_rows import TrafficLine
-from stayfast.policy.engine.sizing import BYTES_OF
+from stayfast.policy.engines.sizing import BYTES_OF
 from stayfast.policy.slo import Latency
 from stayfast.settings import Settings, SettingsError, load_settings, overrides_from, read_environment, read_settings_file
 

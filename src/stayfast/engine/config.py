@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from stayfast.core.setting import SettingDoc, check_bounds
-from stayfast.policy.engine.sizing import WantedSize
+from stayfast.policy.engines.sizing import WantedSize
 from stayfast.policy.speculation.config import SpeculationConfig
 
 TINY = "tiny"

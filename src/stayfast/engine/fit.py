@@ -7,7 +7,7 @@ from typing import NamedTuple
 from stayfast.engine.config import EngineConfig
 from stayfast.engine.machine import available_memory, n_cores
 from stayfast.engine.model_file import read_shape
-from stayfast.policy.engine.sizing import BLOCK_VALUES, EngineSize, ModelShape, explain_misfit, explain_size, size_engine
+from stayfast.policy.engines.sizing import BLOCK_VALUES, EngineSize, ModelShape, explain_misfit, explain_size, size_engine
 from stayfast.policy.speculation.config import AUTO, DRAFT
 
 _GGUF_MAGIC = b"GGUF"

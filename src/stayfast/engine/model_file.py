@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from stayfast.policy.engine.sizing import ModelShape
+from stayfast.policy.engines.sizing import ModelShape
 
 _GGUF_SCALARS: Final = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _GGUF_STRING, _GGUF_ARRAY = 8, 9

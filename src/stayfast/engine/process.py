@@ -32,7 +32,7 @@ from stayfast.engine.fit import EngineFit, check_runnable, fit_engine
 from stayfast.engine.machine import n_cores
 from stayfast.engine.slot_files import SlotFiles
 from stayfast.engine.speculation import speculation_launch
-from stayfast.policy.engine.slots import SlotMap
+from stayfast.policy.engines.slots import SlotMap
 from stayfast.policy.resilience.retry import backoff_s
 
 _BODIES = {

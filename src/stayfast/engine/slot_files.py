@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 
 from stayfast.engine.config import EngineConfig
-from stayfast.policy.engine.sizing import EngineSize
-from stayfast.policy.engine.slots import SlotMap
+from stayfast.policy.engines.sizing import EngineSize
+from stayfast.policy.engines.slots import SlotMap
 
 SAVE_WITHIN_S: Final = 10.0
 _NAME: Final = "stayfast-slots"

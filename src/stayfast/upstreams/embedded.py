@@ -16,7 +16,7 @@ from stayfast.core.deadline import Deadline
 from stayfast.core.errors import Fault, Rejected, UpstreamFailed
 from stayfast.core.types import COUNT_APIS, AnswerSummary, Api, Chunk, Request
 from stayfast.policy.context.schema_size import least_tokens
-from stayfast.policy.engine.slots import BLOCK_BYTES, SlotMap
+from stayfast.policy.engines.slots import BLOCK_BYTES, SlotMap
 from stayfast.policy.routing.affinity import hash_blocks
 from stayfast.upstreams.base import AnswerStream, Call, Upstream
 from stayfast.wire.dialect import parse_object

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from stayfast.policy.engine.sizing import USABLE, ModelShape
+from stayfast.policy.engines.sizing import USABLE, ModelShape
 
 OVERHEAD_BYTES: Final = 1e9
 

@@ -18,7 +18,7 @@ from stayfast.lab.plan.changes import Change
 from stayfast.lab.plan.model_memory import MemoryPlan, plan_memory
 from stayfast.lab.quantise.report import QuantiseReport, QuantiseVerdict
 from stayfast.lab.quantise.report_text import format_bytes, format_change
-from stayfast.policy.engine.sizing import ModelShape
+from stayfast.policy.engines.sizing import ModelShape
 
 _COLUMNS: Final = 80
 _QUANTISE: Final = "quantise"

@@ -7,7 +7,7 @@ import pytest
 from stayfast.lab.plan.changes import parse_changes
 from stayfast.lab.plan.quantised import QuantisedMemory, format_quantised, plan_quantised, use_measured_speed
 from stayfast.lab.quantise.report import QuantiseReport, QuantiseVerdict
-from stayfast.policy.engine.sizing import ModelShape
+from stayfast.policy.engines.sizing import ModelShape
 from tests.unit.lab.quantise.report_rig import make_example
 
 SHAPE = ModelShape("m", 500_000_000, 16, 8, 64, 1100)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.engine.sizing import (
+from stayfast.policy.engines.sizing import (
     LEAST_TOKENS,
     EngineSize,
     ModelShape,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stayfast.policy.engine.slots import HALF_LIFE_S, SlotMap
+from stayfast.policy.engines.slots import HALF_LIFE_S, SlotMap
 
 HEAD = [1, 2, 3, 4, 5, 6]  # instructions that all conversations have
 
