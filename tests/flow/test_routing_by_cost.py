@@ -89,7 +89,7 @@ def test_cost_reported_hits_are_counted_like_the_belief() -> None:
         [truth, *_] = selector.beliefs.truths.values()
         member = client.system.registry["a"]
         gauges = describe_upstream(member, loop.now(), 0, [truth])
-        return client.counter(PREFIX_CHECKED.name), truth.truth, truth.belief, gauges.n_prefix_answers
+        return client.counter(PREFIX_CHECKED.name), truth.truth, truth.belief, gauges.prefix.n_answers
 
     tokens, truth, belief, n_answers = run(main)
     assert tokens["cached"] <= tokens["input"]

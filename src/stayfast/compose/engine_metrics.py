@@ -13,7 +13,7 @@ from stayfast.core.errors import StayfastError
 from stayfast.core.events import Fanout
 from stayfast.http.client.client import HttpClient, HttpConfig
 from stayfast.observe.snapshot.engine_scraper import SCRAPE_EVERY_S, EngineScraper
-from stayfast.settings import EmbeddedUpstream, HttpUpstream, Settings
+from stayfast.settings import EmbeddedUpstream, HttpUpstream, Settings, Upstream
 from stayfast.upstreams.embedded import EngineEndpoint
 from stayfast.upstreams.state.signal_board import SignalBoard
 from stayfast.workers.channels import WorkerPeers
@@ -49,6 +49,12 @@ class SignalPublisher:
 def publish_alone() -> SignalPublisher:
     """For a worker without others, whose engines are not read."""
     return SignalPublisher(SignalBoard(SCRAPE_EVERY_S), WorkerPeers(), bytes)
+
+
+def is_scraped(upstream: Upstream) -> bool:
+    """Whether the metrics of an upstream are read."""
+    return isinstance(upstream, EmbeddedUpstream) or (
+        isinstance(upstream, HttpUpstream) and upstream.engine_metrics != "off")
 
 
 def make_scrapers(settings: Settings, doors: Mapping[str, EngineEndpoint], publisher: SignalPublisher, *,

@@ -7,6 +7,7 @@ from hashlib import sha256
 from stayfast.compose.caching import SemanticCaches, Stores, affinity_config, make_planner
 from stayfast.compose.classify import Classifiers, make_screen
 from stayfast.compose.context import ContextSteps
+from stayfast.compose.engine_metrics import is_scraped
 from stayfast.compose.enough import EnoughRoutes
 from stayfast.compose.tiers import make_ladder
 from stayfast.compose.token_counters import TokenCounters
@@ -98,7 +99,7 @@ def _make_route(name: str, settings: Settings, parts: RouteParts, old: Route | N
                         for up in tier.upstreams) for tier in fallback.tiers) if fallback else ()
     return Route(name, targets, route_settings.pick == "order", policy, route_settings.retry, tiers,
                  _make_hedging(route_settings, settings, old), route_settings.on_stall,
-                 _make_selector(name, route_settings, old, parts), make_pool(name, route_settings, registry, old), ladder)
+                 _make_selector(name, settings, old, parts), make_pool(name, route_settings, registry, old), ladder)
 
 
 def _make_cache(name: str, settings: Settings, old: Route | None, stores: Stores, semantic: SemanticCaches
@@ -136,9 +137,9 @@ def _can_continue(settings: Settings, upstream: str) -> bool:
     return isinstance(upstream_settings, HttpUpstream) and upstream_settings.supports_continuation
 
 
-def _make_selector(name: str, route_settings: RouteSettings, old: Route | None, parts: RouteParts
-                   ) -> UpstreamSelector | None:
+def _make_selector(name: str, settings: Settings, old: Route | None, parts: RouteParts) -> UpstreamSelector | None:
     """Affinity, weights and ejection; None: the route has one upstream, or only the load decides."""
+    route_settings = settings.routes[name]
     config = PickConfig(route_settings.pick == "order", route_settings.weights, affinity_config(route_settings),
                         route_settings.eject)
     if len(route_settings.own_upstreams) == 1 or config.is_plain:
@@ -147,9 +148,11 @@ def _make_selector(name: str, route_settings: RouteSettings, old: Route | None, 
         for upstream in route_settings.own_upstreams:
             parts.registry[upstream].predict_ttft()
     selector = old.selector if old is not None else None
-    if selector is not None and (selector.config, selector.exact) == (config, parts.exact):
+    is_read = any(is_scraped(settings.upstreams[upstream]) for upstream in route_settings.own_upstreams)
+    signals = parts.signals if is_read else None
+    if selector is not None and (selector.config, selector.signals, selector.exact) == (config, signals, parts.exact):
         return selector
-    return UpstreamSelector(config, name, parts.sink, signals=parts.signals, exact=parts.exact)
+    return UpstreamSelector(config, name, parts.sink, signals=signals, exact=parts.exact)
 
 
 def _make_hedging(route_settings: RouteSettings, settings: Settings, old: Route | None) -> Hedging:

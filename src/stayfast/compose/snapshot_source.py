@@ -12,7 +12,7 @@ from stayfast.observe.snapshot.probes import WorkerProbes
 from stayfast.observe.snapshot.prompt_versions import PromptVersionPart
 from stayfast.observe.snapshot.reported import ReportedFindings
 from stayfast.observe.snapshot.traffic import TrafficSink
-from stayfast.observe.snapshot.worker_part import BREAKER_STATES, UpstreamGauges, WorkerPart
+from stayfast.observe.snapshot.worker_part import BREAKER_STATES, PrefixGauges, UpstreamGauges, WorkerPart, merge_prefixes
 from stayfast.pipeline.stages.admit.admission import Admission
 from stayfast.policy.routing.affinity import CacheTruth
 from stayfast.upstreams.state.upstream_state import UpstreamState
@@ -80,7 +80,6 @@ def describe_upstream(member: UpstreamState, now: float, n_changes: int, truths:
         if left_s > part.suspended_s:
             part.suspended_s, part.suspended_why = left_s, health.suspend_reason
     for truth in truths:
-        part.merge_prefix(UpstreamGauges(part.name, n_prefix_answers=truth.n_answers, prefix_input=truth.n_input,
-                                         prefix_believed=truth.n_believed,
-                                         prefix_cached=truth.n_cached if truth.reports else None))
+        part.prefix = merge_prefixes(part.prefix, PrefixGauges(truth.n_answers, truth.n_input, truth.n_believed,
+                                                               truth.n_cached if truth.reports else None))
     return part

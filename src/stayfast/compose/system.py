@@ -326,7 +326,8 @@ def build(settings: Settings, observers: Observers, doors: Mapping[str, EngineEn
                   refresher=make_refresher(named, registry, clock, sink), passthrough=passing, jobs=jobs,
                   effective=effective, snapshots=observers.snapshots, keys=keys.live if keys is not None else None,
                   classifiers=classifiers, files=files, kv_events=kv_events,
-                  watches=make_watches(settings, named, prober, clock=clock, rng=rng))
+                  watches=make_watches(settings, named, prober, clock=clock, rng=rng,
+                                       board=observers.aggregate.signals.board))
 
 
 def _registry(settings: Settings, observers: Observers, doors: Mapping[str, EngineEndpoint], clock: Clock, rng: Random, *,

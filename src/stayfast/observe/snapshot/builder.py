@@ -39,9 +39,9 @@ def upstream_rows(states: Iterable[UpstreamGauges], sums: Mapping[SeriesKey, Sum
             state.breaker, state.breaker_why or state.suspended_why, state.n_breaker_changes_1h, state.suspended_s,
             ttft_s=spread_of(part.attempt_s), n_attempts=part.n_attempts, n_failed=sum(part.faults.values()),
             phase=state.phase, phase_why=state.phase_why, cold_start_s=state.cold_start_s,
-            n_prefix_answers=state.n_prefix_answers,
-            prefix_hit_ratio=_ratio(state.prefix_cached, state.prefix_input),
-            prefix_belief_ratio=_ratio(state.prefix_believed, state.prefix_input)))
+            n_prefix_answers=state.prefix.n_answers,
+            prefix_hit_ratio=_ratio(state.prefix.n_cached, state.prefix.n_input),
+            prefix_belief_ratio=_ratio(state.prefix.n_believed, state.prefix.n_input)))
     return tuple(rows)
 
 

@@ -15,6 +15,25 @@ from stayfast.policy.resilience.breaker import OPENED_ELSEWHERE
 BREAKER_STATES = ("closed", "half_open", "open")  # ascending
 
 
+class PrefixGauges(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Answers of an upstream on routes with prefix affinity. Tokens, as they fade. n_cached: None: no usage reports them."""
+
+    n_answers: int = 0
+    n_input: float = 0.0
+    n_believed: float = 0.0
+    n_cached: float | None = None
+
+
+def merge_prefixes(one: PrefixGauges, other: PrefixGauges) -> PrefixGauges:
+    """The sum; without those whose answers have shown no cached tokens, where the other's have."""
+    if one.n_cached is None or other.n_cached is None:
+        if one.n_cached is not None or other.n_cached is not None:
+            return one if other.n_cached is None else other
+        return PrefixGauges(one.n_answers + other.n_answers, one.n_input + other.n_input, one.n_believed + other.n_believed)
+    return PrefixGauges(one.n_answers + other.n_answers, one.n_input + other.n_input, one.n_believed + other.n_believed,
+                        one.n_cached + other.n_cached)
+
+
 class UpstreamGauges(msgspec.Struct, omit_defaults=True):
     """One upstream as one worker has it. The fields are those of `core.snapshot.UpstreamRow`."""
 
@@ -32,10 +51,7 @@ class UpstreamGauges(msgspec.Struct, omit_defaults=True):
     phase: str = ""
     phase_why: str = ""
     cold_start_s: float | None = None
-    n_prefix_answers: int = 0
-    prefix_input: float = 0.0  # tokens of these answers, as they fade
-    prefix_believed: float = 0.0
-    prefix_cached: float | None = None  # None: its usage reports no cached tokens
+    prefix: PrefixGauges = PrefixGauges()
 
     def merge(self, other: "UpstreamGauges") -> None:
         """Add another worker's. Requests add up; a limit is of all workers, so the largest counts; of breakers and
@@ -52,22 +68,10 @@ class UpstreamGauges(msgspec.Struct, omit_defaults=True):
             self.phase, self.phase_why = other.phase, other.phase_why
         self.cold_start_s = max((start_s for start_s in (self.cold_start_s, other.cold_start_s) if start_s is not None),
                                 default=None)
-        self.merge_prefix(other)
+        self.prefix = merge_prefixes(self.prefix, other.prefix)
         self.n_breaker_changes_1h = max(self.n_breaker_changes_1h, other.n_breaker_changes_1h)
         self.suspended_s, self.suspended_why = max((self.suspended_s, self.suspended_why),
                                                    (other.suspended_s, other.suspended_why))
-
-    def merge_prefix(self, other: "UpstreamGauges") -> None:
-        """A worker whose answers have shown no cached tokens is left out where another one's have."""
-        if other.prefix_cached is None and self.prefix_cached is not None:
-            return
-        if self.prefix_cached is None and other.prefix_cached is not None:
-            self.n_prefix_answers, self.prefix_input, self.prefix_believed, self.prefix_cached = 0, 0.0, 0.0, 0.0
-        self.n_prefix_answers += other.n_prefix_answers
-        self.prefix_input += other.prefix_input
-        self.prefix_believed += other.prefix_believed
-        if self.prefix_cached is not None and other.prefix_cached is not None:
-            self.prefix_cached += other.prefix_cached
 
 
 class WorkerPart(msgspec.Struct, omit_defaults=True):

@@ -83,13 +83,13 @@ class UpstreamSelector:
     """The selector of one route. Belongs to one loop; nothing here awaits. Survives a reload with unchanged settings."""
 
     __slots__ = ("_has_affinity", "_outliers", "_peers", "_responses", "_route", "_sees_prefix",
-                 "_sees_sessions", "_signals", "_sink", "_usual_tokens", "beliefs", "choices", "config", "exact")
+                 "_sees_sessions", "_sink", "_usual_tokens", "beliefs", "choices", "config", "exact", "signals")
 
     def __init__(self, config: PickConfig, route: str = "", sink: Sink | None = None, *, signals: SignalBoard | None = None,
                  exact: ExactPrefixes | None = None) -> None:
         """signals: of the engines; exact: their own index of their caches. None: they show none."""
         self.config = config
-        self._signals = signals
+        self.signals = signals
         self.exact = exact
         self._has_affinity = config.affinity.mode != "off"
         self._sees_prefix, self._sees_sessions = config.affinity.sees_prefix, config.affinity.sees_sessions
@@ -175,7 +175,7 @@ class UpstreamSelector:
                 ahead = member.predictors.ahead.n
                 rate = member.predictors.tokens_per_s((offer.model or aim.model)[:MAX_NAME])
             n_running = float(member.n_in_flight)
-            signals = self._signals.signals_of(name, now) if self._signals is not None else None
+            signals = self.signals.signals_of(name, now) if self.signals is not None else None
             if signals is not None:
                 n_tokens, n_others = foreign_work(signals, len(member.pending), n_running, ahead, self._usual_tokens)
                 ahead, n_running = ahead + n_tokens, n_running + n_others
@@ -228,7 +228,7 @@ class UpstreamSelector:
     def note_sent(self, aim: "RoutingFeedback", member: UpstreamState, now: float) -> int:
         """An attempt begins; returns how many tokens of its prompt the upstream probably has."""
         name, work = member.upstream.name, aim.works.get(member.upstream.name)
-        signals: EngineSignals | None = self._signals.signals_of(name, now) if self._signals is not None else None
+        signals: EngineSignals | None = self.signals.signals_of(name, now) if self.signals is not None else None
         sent = self.beliefs.note_sent(name, aim.blocks, aim.n_prompt, signals, now)
         aim.sent[name] = sent
         n_tokens = aim.n_body / BYTES_A_TOKEN

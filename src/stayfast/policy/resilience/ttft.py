@@ -114,11 +114,6 @@ class TtftPredictor:
         return self._evaluate(n_estimated * self._share, self.ahead.n) if self._n >= N_WARM else None
 
     @property
-    def prefill_tokens_per_s(self) -> float | None:
-        """Uncached prompt tokens over the time that they add to the first token; None: too few samples, or no effect."""
-        return 1.0 / (self._b * _KILO) if self._n >= N_WARM and self._b > 0 else None
-
-    @property
     def has_samples(self) -> bool:
         return self._n > 0
 
@@ -212,7 +207,7 @@ class TtftPredictors:
     @property
     def prefill_tokens_per_s(self) -> float | None:
         """Of the slowest of its models; None: unknown."""
-        rates = [rate for one in self._by_model.values() if (rate := one.prefill_tokens_per_s) is not None]
+        rates = [rate for one in self._by_model.values() if (rate := one.rate.tokens_per_s) is not None]
         return min(rates, default=None)
 
     @property

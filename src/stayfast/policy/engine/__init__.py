@@ -1,1 +1,0 @@
-"""The embedded engine: what fits into memory, and which slot a prompt goes to."""
