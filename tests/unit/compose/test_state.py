@@ -112,7 +112,7 @@ def test_state_report_has_admission_lanes_tenants_and_hedges() -> None:
     assert [limit["lane"] for limit in state["upstreams"]["a"]["limits"]] == [None, "short", "long", "batch"]
     route = state["routes"]["m"]
     assert {(due["form"], due["least_body_bytes"]) for due in route["hedging"]["due"]} == {("stream", 64)}
-    assert route["picking"] == {"affinity": "off", "known_blocks": 0, "ejected": {}}
+    assert route["picking"] == {"affinity": "off", "known_blocks": 0, "hit_ratios": {}, "ejected": {}}
 
 
 def test_state_gauges_of_workers_are_merged() -> None:
