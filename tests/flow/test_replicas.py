@@ -10,6 +10,7 @@ import pytest
 
 from stayfast.compose.scaling import Loads
 from stayfast.compose.system import Observers, System, build
+from stayfast.core.engine_signals import EngineSignals
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.types import Api
 from stayfast.lab.harness.starting_replica import ReplicaTimes, StartingReplica, StartingUpstream
@@ -235,13 +236,68 @@ def test_replica_that_unloads_when_idle_gets_a_token_every_half_period() -> None
     run(main)
 
 
+async def no_others() -> Iterable[Loads]:
+    return ()
+
+
+async def read_pool(rig: Rig) -> dict[str, Any]:
+    """The advice for the only route, made now."""
+    scaling = rig.observers.aggregate.scaling
+    assert scaling is not None
+    await scaling.renew(no_others)
+    pool: dict[str, Any] = msgspec.json.decode(scaling.report())["pools"]["m"]
+    return pool
+
+
+@pytest.mark.parametrize(("kv_used_ratio", "waiting", "wanted", "why"), [
+    (0.95, None, 3, "KV memory 95% used, against 80%"),
+    (None, 2.0, 3, "0 requests wait at 2 ready replicas and 2 in their engines"),
+    (None, None, 1, "no load"),
+])
+def test_scaling_uses_what_engines_show_until_it_is_stale(kv_used_ratio: float | None, waiting: float | None, wanted: int,
+                                                          why: str) -> None:
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, {"a": starting(0.0), "b": starting(0.0)}, ("a", "b"), pool=ReplicaPoolConfig(quiet_s=1.0))
+        await asyncio.sleep(200.0)
+        without = await read_pool(rig)
+        await asyncio.sleep(200.0)
+        assert (without["kv_used_ratio"], without["engine_queue"]) == (None, None)
+        rig.observers.aggregate.signals.board.publish(
+            "a", EngineSignals(loop.now(), "vllm", kv_used_ratio=kv_used_ratio, waiting=waiting))
+        pool = await read_pool(rig)
+        assert (pool["kv_used_ratio"], pool["engine_queue"]) == (kv_used_ratio, waiting)
+        assert pool["replicas_wanted"] == wanted
+        assert why in pool["why"]
+        await asyncio.sleep(400.0)
+        stale = await read_pool(rig)
+        assert (stale["kv_used_ratio"], stale["engine_queue"], stale["replicas_wanted"]) == (None, None, 1)
+        await rig.close()
+
+    run(main)
+
+
+def test_scaling_shows_how_long_requests_waited_before_their_call_in_the_last_minute() -> None:
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, {"gpu": starting(20.0)}, ("gpu",), deadline=200.0)
+        await asyncio.sleep(1.0)
+        assert (await read_pool(rig))["wait_p95_s"] is None
+        served = await rig.send()
+        rig.observers.batch.flush()
+        waited_s = (await read_pool(rig))["wait_p95_s"]
+        assert waited_s == pytest.approx(served.ttft_s - 0.2, rel=0.02)
+        await asyncio.sleep(50.0)
+        assert (await read_pool(rig))["wait_p95_s"] == waited_s
+        await asyncio.sleep(20.0)
+        assert (await read_pool(rig))["wait_p95_s"] is None
+        await rig.close()
+
+    run(main)
+
+
 def test_scaling_report_names_what_a_pool_needs_and_forgets_old_advice() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, {"gpu": starting(50.0)}, ("gpu",), deadline=200.0)
         await asyncio.sleep(1.0)
-
-        async def no_others() -> Iterable[Loads]:
-            return ()
 
         held = [loop.create_task(rig.send()) for _ in range(3)]
         await asyncio.sleep(1.0)
@@ -250,6 +306,7 @@ def test_scaling_report_names_what_a_pool_needs_and_forgets_old_advice() -> None
         await scaling.renew(no_others)
         pool = msgspec.json.decode(scaling.report())["pools"]["m"]
         assert (pool["queue"], pool["n_ready"], pool["replicas_wanted"]) == (3, 0, 1)
+        assert [pool[name] for name in ("wait_p95_s", "engine_queue", "kv_used_ratio")] == [None] * 3
         assert "3 requests wait at 0 ready replicas" in pool["why"]
         assert scaling.gauges()["stayfast_scaling_replicas_wanted"] == [(("m",), 1)]
         await asyncio.sleep(16.0)
