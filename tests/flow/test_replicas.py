@@ -19,6 +19,7 @@ from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig, Simulated
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
+from stayfast.policy.tiers.config import TierEntry
 from stayfast.policy.warm.config import ReplicaConfig, ReplicaPoolConfig
 from stayfast.policy.warm.phases import Phase, Replica
 from stayfast.settings import LogSettings, RouteSettings, Settings
@@ -31,8 +32,11 @@ ON, OFF = ReplicaConfig(phases="on"), ReplicaConfig(phases="off")
 FALLBACK = OnOverrun(fallback=Fallback(("provider",)))
 
 
-def starting(warm_at: float, warm: ReplicaConfig = ON) -> StartingUpstream:
-    return StartingUpstream(ENGINE, ReplicaTimes(warm_at, warm_at), warm=warm)
+ONE_PLACE = LimitConfig(mode="fixed", max=1)
+
+
+def starting(warm_at: float, warm: ReplicaConfig = ON, limit: LimitConfig | None = None) -> StartingUpstream:
+    return StartingUpstream(ENGINE, ReplicaTimes(warm_at, warm_at), warm=warm, limit=limit or LimitConfig())
 
 
 class Rig:
@@ -130,6 +134,57 @@ def test_drained_replica_gets_nothing_while_another_is_ready() -> None:
         await asyncio.sleep(60.0)
         assert {(await rig.send()).reply.upstream for _ in range(40)} == {"a", "b"}
         assert await rig.observers.aggregate.drain_upstream("nowhere", "drain") is None
+        await rig.close()
+
+    run(main)
+
+
+async def send_many(rig: Rig, n: int) -> list[VirtualReply]:
+    """So many at once, after some that teach how long an answer takes."""
+    await asyncio.sleep(5.0)
+    for _ in range(10):
+        await rig.send()
+    return await asyncio.gather(*[rig.send() for _ in range(n)])
+
+
+def test_fewer_ready_than_min_warm_queue_at_the_ready_one_and_fall_back_at_once_where_that_is_too_late() -> None:
+    """A place at `a` is free every 0.3 s."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, {"a": starting(0.0, limit=ONE_PLACE), "b": starting(3600.0), "provider": starting(0.0, OFF)},
+                  ("a", "b"), deadline=3.0, on_overrun=FALLBACK, pool=ReplicaPoolConfig(min_warm=2))
+        served = await send_many(rig, 20)
+        assert (rig.replica("a").phase, rig.replica("b").phase) == (Phase.READY, Phase.LOADING)
+        waits_s = {name: [one.ttft_s for one in served if one.reply.upstream == name] for name in ("a", "b", "provider")}
+        assert len(waits_s["a"]) >= 4 and max(waits_s["a"]) > 1.0
+        assert waits_s["b"] == []
+        assert len(waits_s["provider"]) >= 4 and max(waits_s["provider"]) < 1.0  # of 13 at once
+        assert len(waits_s["a"]) + len(waits_s["provider"]) == 20
+        await rig.close()
+
+    run(main)
+
+
+def test_fewer_ready_than_min_warm_without_a_fallback_refuse_only_what_cannot_be_in_time() -> None:
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, {"a": starting(0.0, limit=ONE_PLACE), "b": starting(3600.0)}, ("a", "b"), deadline=60.0,
+                  pool=ReplicaPoolConfig(min_warm=2))
+        served = await send_many(rig, 20)
+        assert {one.reply.upstream for one in served} == {"a"}
+        assert max(one.ttft_s for one in served) > 3.0
+        await rig.close()
+
+    run(main)
+
+
+def test_fewer_ready_than_min_warm_on_a_route_with_tiers_use_the_smaller_tier_while_the_ready_one_is_full() -> None:
+    async def main(loop: SimLoop) -> None:
+        tiers = (TierEntry("small", ("little",), model="s"), TierEntry("large", ("a", "b"), model="l"))
+        rig = Rig(loop, {"a": starting(0.0, limit=ONE_PLACE), "b": starting(3600.0), "little": starting(0.0, OFF)}, (),
+                  deadline=60.0, tiers=tiers, pool=ReplicaPoolConfig(min_warm=2))
+        served = await send_many(rig, 5)
+        assert sorted(one.reply.upstream or "" for one in served) == ["a", *["little"] * 4]
+        assert max(one.ttft_s for one in served) < 0.5
         await rig.close()
 
     run(main)
