@@ -176,7 +176,7 @@ class Observers:
                                         TurnRegistry(current.turns), self.fleet, self.snapshots.answer,
                                         settings.metrics.aliases, self.probes.engine_figures,
                                         signals, versions, current.shows_prompts, scaling,
-                                        current.set_drained)
+                                        current.set_drained, current.list_drained)
         self.owners = ResponseOwners(partial(shared_owner_table, siblings.directory if siblings is not None else None))
 
     async def _read_caches(self) -> bytes:
