@@ -179,6 +179,23 @@ def test_fewer_ready_than_min_warm_without_a_fallback_refuse_only_what_cannot_be
     run(main)
 
 
+def test_fewer_ready_than_min_warm_without_a_fallback_refuse_a_wait_past_the_deadline_with_503() -> None:
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, {"a": starting(0.0, limit=ONE_PLACE), "b": starting(3600.0)}, ("a", "b"), deadline=2.0,
+                  pool=ReplicaPoolConfig(min_warm=2))
+        await send_many(rig, 1)
+        sent = await asyncio.gather(*[rig.send() for _ in range(20)], return_exceptions=True)
+        refused = [one for one in sent if isinstance(one, StayfastError)]
+        assert {(one.status, one.retry_after_s is not None) for one in refused} == {(503, True)}
+        answered = [one for one in sent if isinstance(one, VirtualReply)]
+        assert {one.reply.upstream for one in answered} == {"a"}
+        assert len(answered) >= 4
+        assert len(answered) + len(refused) == 20
+        await rig.close()
+
+    run(main)
+
+
 def test_fewer_ready_than_min_warm_on_a_route_with_tiers_use_the_smaller_tier_while_the_ready_one_is_full() -> None:
     async def main(loop: SimLoop) -> None:
         tiers = (TierEntry("small", ("little",), model="s"), TierEntry("large", ("a", "b"), model="l"))
