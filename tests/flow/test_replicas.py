@@ -10,6 +10,7 @@ import pytest
 
 from stayfast.compose.scaling import Loads
 from stayfast.compose.system import Observers, System, build
+from stayfast.core.engine_signals import EngineSignals
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.types import Api
 from stayfast.lab.harness.starting_replica import ReplicaTimes, StartingReplica, StartingUpstream
@@ -18,6 +19,7 @@ from stayfast.lab.simulated import GapConfig, Mixture, ProviderConfig, Simulated
 from stayfast.pipeline.exchange import Arrival
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.resilience.limits import LimitConfig
+from stayfast.policy.tiers.config import TierEntry
 from stayfast.policy.warm.config import ReplicaConfig, ReplicaPoolConfig
 from stayfast.policy.warm.phases import Phase, Replica
 from stayfast.settings import LogSettings, RouteSettings, Settings
@@ -30,8 +32,11 @@ ON, OFF = ReplicaConfig(phases="on"), ReplicaConfig(phases="off")
 FALLBACK = OnOverrun(fallback=Fallback(("provider",)))
 
 
-def starting(warm_at: float, warm: ReplicaConfig = ON) -> StartingUpstream:
-    return StartingUpstream(ENGINE, ReplicaTimes(warm_at, warm_at), warm=warm)
+ONE_PLACE = LimitConfig(mode="fixed", max=1)
+
+
+def starting(warm_at: float, warm: ReplicaConfig = ON, limit: LimitConfig | None = None) -> StartingUpstream:
+    return StartingUpstream(ENGINE, ReplicaTimes(warm_at, warm_at), warm=warm, limit=limit or LimitConfig())
 
 
 class Rig:
@@ -129,6 +134,76 @@ def test_drained_replica_gets_nothing_while_another_is_ready() -> None:
         await asyncio.sleep(60.0)
         assert {(await rig.send()).reply.upstream for _ in range(40)} == {"a", "b"}
         assert await rig.observers.aggregate.drain_upstream("nowhere", "drain") is None
+        await rig.close()
+
+    run(main)
+
+
+async def send_many(rig: Rig, n: int) -> list[VirtualReply]:
+    """So many at once, after some that teach how long an answer takes."""
+    await asyncio.sleep(5.0)
+    for _ in range(10):
+        await rig.send()
+    return await asyncio.gather(*[rig.send() for _ in range(n)])
+
+
+def test_fewer_ready_than_min_warm_queue_at_the_ready_one_and_fall_back_at_once_where_that_is_too_late() -> None:
+    """A place at `a` is free every 0.3 s."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, {"a": starting(0.0, limit=ONE_PLACE), "b": starting(3600.0), "provider": starting(0.0, OFF)},
+                  ("a", "b"), deadline=3.0, on_overrun=FALLBACK, pool=ReplicaPoolConfig(min_warm=2))
+        served = await send_many(rig, 20)
+        assert (rig.replica("a").phase, rig.replica("b").phase) == (Phase.READY, Phase.LOADING)
+        waits_s = {name: [one.ttft_s for one in served if one.reply.upstream == name] for name in ("a", "b", "provider")}
+        assert len(waits_s["a"]) >= 4
+        assert max(waits_s["a"]) > 1.0
+        assert waits_s["b"] == []
+        assert len(waits_s["provider"]) >= 4
+        assert max(waits_s["provider"]) < 1.0  # of 13 at once
+        assert len(waits_s["a"]) + len(waits_s["provider"]) == 20
+        await rig.close()
+
+    run(main)
+
+
+def test_fewer_ready_than_min_warm_without_a_fallback_refuse_only_what_cannot_be_in_time() -> None:
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, {"a": starting(0.0, limit=ONE_PLACE), "b": starting(3600.0)}, ("a", "b"), deadline=60.0,
+                  pool=ReplicaPoolConfig(min_warm=2))
+        served = await send_many(rig, 20)
+        assert {one.reply.upstream for one in served} == {"a"}
+        assert max(one.ttft_s for one in served) > 3.0
+        await rig.close()
+
+    run(main)
+
+
+def test_fewer_ready_than_min_warm_without_a_fallback_refuse_a_wait_past_the_deadline_with_503() -> None:
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, {"a": starting(0.0, limit=ONE_PLACE), "b": starting(3600.0)}, ("a", "b"), deadline=2.0,
+                  pool=ReplicaPoolConfig(min_warm=2))
+        await send_many(rig, 1)
+        sent = await asyncio.gather(*[rig.send() for _ in range(20)], return_exceptions=True)
+        refused = [one for one in sent if isinstance(one, StayfastError)]
+        assert {(one.status, one.retry_after_s is not None) for one in refused} == {(503, True)}
+        answered = [one for one in sent if isinstance(one, VirtualReply)]
+        assert {one.reply.upstream for one in answered} == {"a"}
+        assert len(answered) >= 4
+        assert len(answered) + len(refused) == 20
+        await rig.close()
+
+    run(main)
+
+
+def test_fewer_ready_than_min_warm_on_a_route_with_tiers_use_the_smaller_tier_while_the_ready_one_is_full() -> None:
+    async def main(loop: SimLoop) -> None:
+        tiers = (TierEntry("small", ("little",), model="s"), TierEntry("large", ("a", "b"), model="l"))
+        rig = Rig(loop, {"a": starting(0.0, limit=ONE_PLACE), "b": starting(3600.0), "little": starting(0.0, OFF)}, (),
+                  deadline=60.0, tiers=tiers, pool=ReplicaPoolConfig(min_warm=2))
+        served = await send_many(rig, 5)
+        assert sorted(one.reply.upstream or "" for one in served) == ["a", *["little"] * 4]
+        assert max(one.ttft_s for one in served) < 0.5
         await rig.close()
 
     run(main)
@@ -235,13 +310,68 @@ def test_replica_that_unloads_when_idle_gets_a_token_every_half_period() -> None
     run(main)
 
 
+async def no_others() -> Iterable[Loads]:
+    return ()
+
+
+async def read_pool(rig: Rig) -> dict[str, Any]:
+    """The advice for the only route, made now."""
+    scaling = rig.observers.aggregate.scaling
+    assert scaling is not None
+    await scaling.renew(no_others)
+    pool: dict[str, Any] = msgspec.json.decode(scaling.report())["pools"]["m"]
+    return pool
+
+
+@pytest.mark.parametrize(("kv_used_ratio", "waiting", "wanted", "why"), [
+    (0.95, None, 3, "KV memory 95% used, against 80%"),
+    (None, 2.0, 3, "0 requests wait at 2 ready replicas and 2 in their engines"),
+    (None, None, 1, "0 requests, against 0.7 of"),
+])
+def test_scaling_uses_what_engines_show_until_it_is_stale(kv_used_ratio: float | None, waiting: float | None, wanted: int,
+                                                          why: str) -> None:
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, {"a": starting(0.0), "b": starting(0.0)}, ("a", "b"), pool=ReplicaPoolConfig(quiet_s=1.0))
+        await asyncio.sleep(200.0)
+        without = await read_pool(rig)
+        await asyncio.sleep(200.0)
+        assert (without["kv_used_ratio"], without["engine_queue"]) == (None, None)
+        rig.observers.aggregate.signals.board.publish(
+            "a", EngineSignals(loop.now(), "vllm", kv_used_ratio=kv_used_ratio, waiting=waiting))
+        pool = await read_pool(rig)
+        assert (pool["kv_used_ratio"], pool["engine_queue"]) == (kv_used_ratio, waiting)
+        assert pool["replicas_wanted"] == wanted
+        assert why in pool["why"]
+        await asyncio.sleep(400.0)
+        stale = await read_pool(rig)
+        assert (stale["kv_used_ratio"], stale["engine_queue"], stale["replicas_wanted"]) == (None, None, 1)
+        await rig.close()
+
+    run(main)
+
+
+def test_scaling_shows_how_long_requests_waited_before_their_call_in_the_last_minute() -> None:
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, {"gpu": starting(20.0)}, ("gpu",), deadline=200.0)
+        await asyncio.sleep(1.0)
+        assert (await read_pool(rig))["wait_p95_s"] is None
+        served = await rig.send()
+        rig.observers.batch.flush()
+        waited_s = (await read_pool(rig))["wait_p95_s"]
+        assert waited_s == pytest.approx(served.ttft_s - 0.2, rel=0.02)
+        await asyncio.sleep(50.0)
+        assert (await read_pool(rig))["wait_p95_s"] == waited_s
+        await asyncio.sleep(20.0)
+        assert (await read_pool(rig))["wait_p95_s"] is None
+        await rig.close()
+
+    run(main)
+
+
 def test_scaling_report_names_what_a_pool_needs_and_forgets_old_advice() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, {"gpu": starting(50.0)}, ("gpu",), deadline=200.0)
         await asyncio.sleep(1.0)
-
-        async def no_others() -> Iterable[Loads]:
-            return ()
 
         held = [loop.create_task(rig.send()) for _ in range(3)]
         await asyncio.sleep(1.0)
@@ -250,6 +380,7 @@ def test_scaling_report_names_what_a_pool_needs_and_forgets_old_advice() -> None
         await scaling.renew(no_others)
         pool = msgspec.json.decode(scaling.report())["pools"]["m"]
         assert (pool["queue"], pool["n_ready"], pool["replicas_wanted"]) == (3, 0, 1)
+        assert [pool[name] for name in ("wait_p95_s", "engine_queue", "kv_used_ratio")] == [None] * 3
         assert "3 requests wait at 0 ready replicas" in pool["why"]
         assert scaling.gauges()["stayfast_scaling_replicas_wanted"] == [(("m",), 1)]
         await asyncio.sleep(16.0)

@@ -71,7 +71,7 @@ class _Question(msgspec.Struct, frozen=True):
     """A message from one worker to another."""
 
     # metrics, list, one, caches, purge, answer, histories, traffic, prompts, turn, fleet, snapshot, engines, signals, loads,
-    # scaling, drain, undrain
+    # scaling, drain, undrain, drained
     what: str
     query: RecentRequestsQuery = RecentRequestsQuery()
     request_id: str = ""
@@ -111,6 +111,7 @@ class WorkerAggregate:
 
     scaling: PoolScaling | None = None  # None: in a laboratory
     set_drained: Callable[[str, str], bool] | None = None  # drain or undrain an upstream; whether it has phases
+    list_drained: Callable[[], list[str]] = list  # the upstreams that this worker drains
 
     async def start(self) -> None:
         """Take over the counts of this worker's predecessor, and answer the others. Raises OSError."""
@@ -178,8 +179,16 @@ class WorkerAggregate:
         return msgspec.json.encode({"upstream": name, "draining": what == "drain", "workers": 1 + len(answers) - n_silent,
                                     "silent_workers": n_silent})
 
+    async def adopt_drains(self) -> None:
+        """Drain what the other workers drain, as the successor of a worker that ended."""
+        for names in await self._query_others(_Question("drained"), list[str]):
+            for name in names:
+                self._answer_about_replicas("drain", name)
+
     def _answer_about_replicas(self, what: str, name: str = "") -> bytes:
         """Empty: no."""
+        if what == "drained":
+            return msgspec.msgpack.encode(self.list_drained())
         if what == "engines":
             return msgspec.msgpack.encode(self.read_engines())
         if what in ("drain", "undrain"):
@@ -314,7 +323,7 @@ class WorkerAggregate:
                 return await self._answer_about_snapshots(question.key)
             case "engines" | "signals":
                 return self._answer_about_engines(question)
-            case "loads" | "scaling" | "drain" | "undrain":
+            case "loads" | "scaling" | "drain" | "undrain" | "drained":
                 return self._answer_about_replicas(question.what, question.request_id)
             case "fleet":
                 return self._report_to_speaker(question.news)

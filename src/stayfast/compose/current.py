@@ -31,6 +31,7 @@ from stayfast.pipeline.plan import Route
 from stayfast.pipeline.stages.admit.admission import Admission, Admit
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.resilience.stall import TokenFlow
+from stayfast.policy.warm.phases import Phase
 from stayfast.settings import Settings
 from stayfast.settings.effective import SettingsReport
 from stayfast.stores.embedder import Embedders
@@ -144,6 +145,11 @@ class CurrentSystem:
         else:
             member.replica.undrain(self._clock.now())
         return True
+
+    def list_drained(self) -> list[str]:
+        """The upstreams that an operator drains."""
+        return [member.upstream.name for member in self.members()
+                if member.replica is not None and member.replica.phase is Phase.DRAINING]
 
     def in_flight(self) -> Iterable[tuple[str, int]]:
         """Requests in flight, by upstream."""

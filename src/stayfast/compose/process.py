@@ -129,6 +129,8 @@ class Process:
         await keys.start()
         if self._observers.leases is not None:
             self._observers.leases.begin(self._tasks.spawn)
+        if any(member.replica is not None for member in system.registry):
+            await observers.aggregate.adopt_drains()
         self._begin_scaling()
         return self._current
 

@@ -13,6 +13,7 @@ import msgspec
 
 from stayfast.compose.current import CurrentSystem
 from stayfast.core.clock import Clock
+from stayfast.core.engine_signals import EngineSignals
 from stayfast.observe.metrics.counters import Samples
 from stayfast.observe.metrics.definitions import (
     SCALING_BACKLOG,
@@ -21,9 +22,11 @@ from stayfast.observe.metrics.definitions import (
     SCALING_SATURATION,
     SCALING_WANTED,
 )
+from stayfast.observe.snapshot.traffic import TrafficSink
 from stayfast.pipeline.plan import Route
-from stayfast.policy.histogram import LogHistogram, middle_of
+from stayfast.policy.histogram import middle_of
 from stayfast.policy.warm.scaling import PoolLoad, PoolScaler, ScalingAdvice, merge_loads
+from stayfast.upstreams.state.signal_board import SignalBoard
 from stayfast.upstreams.state.upstream_state import UpstreamState
 
 EVERY_S: Final = 5.0
@@ -36,6 +39,8 @@ class PoolReport(msgspec.Struct, frozen=True):
     """One pool in the JSON. null: unknown."""
 
     queue: int
+    engine_queue: float | None
+    wait_p95_s: float | None
     running: int
     n_replicas: int
     n_ready: int
@@ -52,10 +57,12 @@ class PoolReport(msgspec.Struct, frozen=True):
 class PoolScaling:
     """Of one process. Only worker 0 runs it."""
 
-    def __init__(self, current: CurrentSystem, clock: Clock, first_tokens: Callable[[str, float], LogHistogram]) -> None:
+    def __init__(self, current: CurrentSystem, clock: Clock, traffic: TrafficSink, board: SignalBoard) -> None:
+        """board: of the engines' metrics, over all workers."""
         self._current = current
         self._clock = clock
-        self._first_tokens = first_tokens
+        self._traffic = traffic
+        self._board = board
         self._scalers: dict[str, PoolScaler] = {}
         self._loads: Loads = {}
         self._advice: dict[str, ScalingAdvice] = {}
@@ -97,15 +104,24 @@ class PoolScaling:
         ready = [member for member in members if member.replica is not None and member.replica.is_ready]
         settings = self._current.settings()
         slo = settings.routes[route.name].slo.ttft if settings is not None and route.name in settings.routes else None
-        counts = self._first_tokens(route.name, LATE_S).counts if slo is not None else {}
+        counts = self._traffic.first_tokens(route.name, LATE_S).counts if slo is not None else {}
+        signals = self._read_signals(ready)
         return PoolLoad(
             len(members), len(ready), sum(member.n_waiting for member in members) + pool.n_held,
             sum(member.n_in_flight for member in members), _sum_places(ready),
             _backlog_tokens(members), _prefill_rate(ready),
+            max((one.kv_used_ratio for one in signals if one.kv_used_ratio is not None), default=None),
             cold_start_s=max(replica.cold_start_s for replica in pool.replicas.values()),
             floor_s=min((member.fastest_ttft_s for member in ready if member.fastest_ttft_s), default=None),
             slo_s=slo.under_s if slo is not None else None, n_first=sum(counts.values()),
-            n_late=sum(n for bucket, n in counts.items() if slo is not None and middle_of(bucket) > slo.under_s))
+            n_late=sum(n for bucket, n in counts.items() if slo is not None and middle_of(bucket) > slo.under_s),
+            engine_queue=_sum_waiting(signals), waits=self._traffic.own_times(route.name, LATE_S).pack())
+
+    def _read_signals(self, members: Iterable[UpstreamState]) -> list[EngineSignals]:
+        """Of the engines whose metrics are known and fresh."""
+        now = self._clock.now()
+        found = [self._board.signals_of(member.upstream.name, now) for member in members]
+        return [one for one in found if one is not None]
 
     def report(self) -> bytes:
         """The JSON of `GET /admin/scaling`. Without pools, or without a fresh advice, `pools` is empty."""
@@ -116,7 +132,8 @@ class PoolScaling:
         if fresh_s > FRESH_S:
             return {}
         return {name: PoolReport(
-            load.queue, load.running, load.n_replicas, load.n_ready, load.backlog_s, load.saturation, load.kv_used_ratio,
+            load.queue, load.engine_queue, load.wait_p95_s, load.running, load.n_replicas, load.n_ready, load.backlog_s,
+            load.saturation, load.kv_used_ratio,
             load.n_late / load.n_first if load.n_first and load.slo_s is not None else None, load.cold_start_s,
             self._advice[name].replicas_wanted, self._advice[name].why, round(fresh_s, 3))
             for name, load in self._loads.items() if name in self._advice}
@@ -138,6 +155,12 @@ def _sum_places(members: Iterable[UpstreamState]) -> float | None:
         member.whole_limiter,))]
     n_places = sum(limiter.limit.value for limiter in limiters)
     return n_places if limiters and n_places < inf else None
+
+
+def _sum_waiting(signals: Iterable[EngineSignals]) -> float | None:
+    """None: no engine shows its queue."""
+    known = [one.waiting for one in signals if one.waiting is not None]
+    return sum(known) if known else None
 
 
 def _backlog_tokens(members: Iterable[UpstreamState]) -> float | None:

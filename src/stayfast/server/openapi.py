@@ -169,8 +169,8 @@ _SCALING: Json = {
         "properties": {"queue": {"type": "integer"}, "running": {"type": "integer"}, "n_replicas": {"type": "integer"},
                        "n_ready": {"type": "integer"}, "replicas_wanted": {"type": "integer"}, "why": {"type": "string"},
                        "cold_start_s": {"type": "number"}, "fresh_s": {"type": "number"},
-                       **{name: {"type": ["number", "null"]} for name in ("backlog_s", "saturation", "kv_used_ratio",
-                                                                          "slo_miss")}}}}},
+                       **{name: {"type": ["number", "null"]} for name in ("engine_queue", "wait_p95_s", "backlog_s",
+                                                                          "saturation", "kv_used_ratio", "slo_miss")}}}}},
 }
 _DRAINED: Json = {
     "type": "object", "required": ["upstream", "draining", "workers", "silent_workers"],

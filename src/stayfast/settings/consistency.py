@@ -91,6 +91,7 @@ def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[
     if not settings.routes:
         add_problem(("routes",), "at least one route is required: a name that clients send as `model`")
     _check_upstreams(settings, check_engine, check_turn, add_problem)
+    _check_phases(settings, add_problem)
     _check_price_rows(settings, add_problem)
     _check_tenants(settings, add_problem)
     _check_routes(settings, add_problem)
@@ -174,6 +175,14 @@ def _check_upstreams(settings: Settings, check_engine: Callable[[EngineConfig], 
                 check_turn(upstream.turn)
             except ValueError as error:
                 add_problem(("upstreams", name, "turn"), str(error))
+
+
+def _check_phases(settings: Settings, add_problem: AddProblem) -> None:
+    """Without its probes, a replica that was not ready once would never be ready again."""
+    for name, upstream in settings.upstreams.items():
+        if isinstance(upstream, HttpUpstream | EmbeddedUpstream) and upstream.warm.phases == "on" and not upstream.probe:
+            add_problem(("upstreams", name, "warm", "phases"), "on needs probe: true: only a probe shows that a replica is "
+                        "ready again; set probe: true, or phases: off")
 
 
 def _check_hooks(settings: Settings, check_hook: Callable[[str], object], add_problem: AddProblem) -> None:

@@ -2,11 +2,13 @@
 
 Two replicas serve a steady load of sessions; a third one refuses connections, then listens while it warms up, then answers
 with an empty prefix cache. The gateway is the production one, with session affinity, which sends a new replica its sessions
-at once. Baseline: ready when its health endpoint is well, with its full share at once. Then a route scales from zero: with a
-deadline shorter than the cold start its fallback answers; with a longer one the requests wait for the replica.
+at once. Baselines: ready when its health endpoint is well, with its full share at once; and `phases: off`, where the breaker
+and its probe decide. Then a route scales from zero: with a deadline shorter than the cold start its fallback answers; with a
+longer one the requests wait for the replica.
 
-In virtual time. When wrong: the times of the start are assumed; with balancing by load alone the gateway's own caution with
-unknown upstreams hides most of the difference.
+In virtual time. The times to the first token are stated without a goal: in a start they are those of the replica's cold
+cache, and by health its breaker keeps nearly all requests away from it. When wrong: the times of the start are assumed; with
+balancing by load alone the gateway's own caution with unknown upstreams hides most of the difference.
 """
 
 import asyncio
@@ -40,6 +42,7 @@ ZERO_RPS: Final = 4.0
 MIN_ANSWERED: Final = 10.0  # requests that the new replica must answer in one start
 BY_TOKEN: Final = ReplicaConfig(phases="on")
 BY_HEALTH: Final = ReplicaConfig(phases="on", ready_by="health", slow_start_s=0.0)
+WITHOUT: Final = ReplicaConfig(phases="off")
 ENGINE: Final = ProviderConfig(ttft=Mixture(0.15, 0.3), gaps=GapConfig(0.02, 0.0), fills_max_tokens=True)
 TIMES: Final = ReplicaTimes(known_s=0.06, new_s=0.8)
 
@@ -126,35 +129,47 @@ class ColdClaim:
 
     name = "cold"
     statement = ("A replica starts under load: no request fails or misses its deadline, and none reaches the replica before "
-                 "it is warm; by its health endpoint at full weight some do. From zero, the fallback answers at least 99 % "
-                 "of the requests whose deadline is shorter than the start, the replica at least 99 % of the others.")
+                 "it is warm; by its health endpoint at full weight some do. (Without phases, the breaker and its probe are "
+                 "compared without a goal.) From zero, the fallback answers at least 99 % of the requests whose deadline is "
+                 "shorter than the start, the replica at least 99 % of the others.")
 
     async def run(self, conditions: Conditions) -> ClaimResult:
-        n, runs, base = conditions.choose(self.n, self.n_quick), list[StartedRun](), list[StartedRun]()
+        n, runs, base, without = conditions.choose(self.n, self.n_quick), *(list[StartedRun]() for _ in range(3))
         for number in range(n):
             conditions.report_progress(f"start {number + 1} of {n}, in virtual time")
             seed = conditions.seed + number
             runs.append(await run_virtual_in_thread(run_start, seed, self.warm))
             base.append(await run_virtual_in_thread(run_start, seed, BY_HEALTH))
+            without.append(await run_virtual_in_thread(run_start, seed, WITHOUT))
         conditions.report_progress("from zero")
         short = await run_virtual_in_thread(run_from_zero, conditions.seed, self.warm, deadline_s=DEADLINE_S, until_s=6.0)
         long = await run_virtual_in_thread(run_from_zero, conditions.seed, self.warm, deadline_s=60.0, until_s=11.0)
-        return ClaimResult((*_start_figures(runs, base), *_zero_figures(short, long)))
+        return ClaimResult((*_start_figures(runs, base, without), *_zero_figures(short, long)))
 
 
-def _start_figures(runs: Sequence[StartedRun], base: Sequence[StartedRun]) -> list[Figure]:
+def _start_figures(runs: Sequence[StartedRun], base: Sequence[StartedRun], without: Sequence[StartedRun]) -> list[Figure]:
     n = sum(len(run.waits_s) for run in runs)
     return [
         Figure.count(f"failed or past the deadline (n={n})", sum(run.n_failed for run in runs)),
         Figure.count("reached the replica before it was warm", sum(run.n_early for run in runs)),
-        Figure.count("answered by the new replica, in the start with the fewest",
-                     min(run.by.get("new", 0) for run in runs), MIN_ANSWERED, Sense.AT_LEAST),
+        Figure.count("answered by the new replica, in the start with the fewest", _least_by_new(runs), MIN_ANSWERED,
+                     Sense.AT_LEAST),
         Figure.count("by health: reached it before it was warm", sum(run.n_early for run in base), 1.0, Sense.AT_LEAST),
         Figure.count("by health: failed or past the deadline", sum(run.n_failed for run in base), None),
+        Figure.count("by health: answered by the new replica, in the start with the fewest", _least_by_new(base), None),
+        Figure.count("without phases: failed or past the deadline", sum(run.n_failed for run in without), None),
+        Figure.count("without phases: reached it before it was warm", sum(run.n_early for run in without), None),
+        Figure.count("without phases: answered by the new replica, in the start with the fewest", _least_by_new(without),
+                     None),
         Figure.quantile_s("TTFT p99 before", _waits(runs, 0.0, LISTENS_S), 0.99),
         Figure.quantile_s("TTFT p99 of the start", _waits(runs, LISTENS_S, END_S), 0.99),
         Figure.quantile_s("by health: TTFT p99 of the start", _waits(base, LISTENS_S, END_S), 0.99),
+        Figure.quantile_s("without phases: TTFT p99 of the start", _waits(without, LISTENS_S, END_S), 0.99),
     ]
+
+
+def _least_by_new(runs: Sequence[StartedRun]) -> int:
+    return min(run.by.get("new", 0) for run in runs)
 
 
 def _waits(runs: Sequence[StartedRun], since_s: float, until_s: float) -> list[float]:

@@ -198,6 +198,21 @@ class TrafficSink:
             whole.add_counts(series.tick)
         return whole
 
+    def own_times(self, route: str, seconds: float) -> LogHistogram:
+        """Times before the first token in which no call to an upstream ran, on a route in the last `seconds` (at most two
+        minutes): queues, waits for a place or a replica, own work. Sampled, as all details are.
+        """
+        now, whole = self._clock.now(), LogHistogram()
+        self.roll(now)
+        for slot in self._closed:
+            if (slot.number + 1) * SLOT_S > now - seconds:
+                for name, upstream, part in slot.series:
+                    if name == route and upstream != FROM_CACHE:
+                        whole.add_counts(part.own_s)
+        for series in self._of_route(route):
+            whole.add_counts(series.part.own_s)
+        return whole
+
     def routes(self) -> set[str]:
         """Routes with requests since the start."""
         return {route for route, _ in self._series}

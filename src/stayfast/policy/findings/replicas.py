@@ -3,7 +3,8 @@
 Problem: a route runs with fewer replicas than its owner wants, and nothing fails: answers come late, or from the fallback.
 Rule: fewer of a route's replicas are ready than `pool.min_warm`. And: the cold start of its only upstream, as it was seen,
 is longer than the route's deadline, so that no request can wait for it.
-Source: warm pools and cold-start penalties of "LLM latency in production". When wrong: during a planned restart.
+Source: the practice of fleets that keep a warm pool, since a model takes from seconds to minutes to load. When wrong: during
+a planned restart.
 """
 
 from collections.abc import Iterable

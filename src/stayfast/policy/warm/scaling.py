@@ -3,7 +3,8 @@
 Problem: by the time that a queue shows too few replicas, a new one takes a cold start to help; and one that is removed in a
 lull must be loaded again. Rule: the demand in replicas is the largest of
 
-    queue         n_ready + 1                             when at least QUEUE requests a ready replica wait
+    queue         n_ready + 1                             when at least QUEUE requests a ready replica wait: at the
+                                                          gateway, or in the engines
     saturation    (running + queue) / (0.7 * places of one replica)
     backlog       n_ready * backlog_s / 1.5 s             backlog_s = prompt tokens without a first token / (n_ready * V_P)
     kv            n_ready * kv_used / 0.8
@@ -24,6 +25,7 @@ from typing import Final
 
 import msgspec
 
+from stayfast.policy.histogram import LogHistogram, Packed
 from stayfast.policy.warm.config import ReplicaPoolConfig
 
 QUEUE: Final = 1.0
@@ -40,7 +42,7 @@ class PoolLoad(msgspec.Struct, frozen=True, omit_defaults=True):
 
     n_replicas: int = 0
     n_ready: int = 0
-    queue: int = 0  # requests that wait for a place or a replica
+    queue: int = 0  # requests that wait at the gateway for a place or a replica
     running: int = 0
     places: float | None = None  # of all ready replicas together
     backlog_tokens: float | None = None  # prompt tokens of calls without a first token
@@ -51,6 +53,13 @@ class PoolLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     slo_s: float | None = None  # the objective for first tokens
     n_first: int = 0  # first tokens in the last minute, and those later than the objective
     n_late: int = 0
+    engine_queue: float | None = None  # requests that wait in the engines, which the gateway counts as running
+    waits: Packed = ()  # histogram of the last minute: time before the first token in which no call ran
+
+    @property
+    def wait_p95_s(self) -> float | None:
+        """None: no first token came in the last minute."""
+        return LogHistogram(self.waits).quantile(0.95)
 
     @property
     def backlog_s(self) -> float | None:
@@ -66,13 +75,16 @@ class PoolLoad(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def merge_loads(one: PoolLoad, other: PoolLoad) -> PoolLoad:
     """The load of a pool at two workers. What workers count alone adds up; what they see of the same replicas does not."""
+    waits = LogHistogram(one.waits)
+    waits.merge(LogHistogram(other.waits))
     return PoolLoad(
         max(one.n_replicas, other.n_replicas), max(one.n_ready, other.n_ready), one.queue + other.queue,
         one.running + other.running, _largest(one.places, other.places),
         _sum(one.backlog_tokens, other.backlog_tokens), _largest(one.prefill_tokens_per_s, other.prefill_tokens_per_s),
         _largest(one.kv_used_ratio, other.kv_used_ratio), max(one.cold_start_s, other.cold_start_s),
         min((value for value in (one.floor_s, other.floor_s) if value is not None), default=None),
-        one.slo_s if one.slo_s is not None else other.slo_s, one.n_first + other.n_first, one.n_late + other.n_late)
+        one.slo_s if one.slo_s is not None else other.slo_s, one.n_first + other.n_first, one.n_late + other.n_late,
+        _largest(one.engine_queue, other.engine_queue), waits.pack())
 
 
 def _largest(one: float | None, other: float | None) -> float | None:
@@ -163,8 +175,9 @@ class PoolScaler:
         n_now = float(load.running + load.queue)
         self._load.add(n_now, now)
         found: list[tuple[float, str]] = []
-        if load.queue >= QUEUE * n_ready:
-            found.append((load.n_ready + 1.0, f"{load.queue} requests wait at {load.n_ready} ready replicas"))
+        if load.queue + (load.engine_queue or 0.0) >= QUEUE * n_ready:
+            in_engines = f" and {load.engine_queue:.0f} in their engines" if load.engine_queue else ""
+            found.append((load.n_ready + 1.0, f"{load.queue} requests wait at {load.n_ready} ready replicas{in_engines}"))
         if load.places and load.n_ready:
             n_ahead = self._load.ahead(n_now, ahead_s)
             grown = f", {n_ahead:.0f} in {ahead_s:.0f} s" if n_ahead > 1.05 * n_now else ""

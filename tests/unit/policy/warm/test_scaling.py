@@ -75,7 +75,8 @@ def test_scaler_objective_below_the_floor_is_reported() -> None:
 COUNTS = st.integers(0, 500)
 LOADS = st.builds(PoolLoad, n_replicas=st.integers(0, 20), n_ready=st.integers(0, 20), queue=COUNTS, running=COUNTS,
                   places=st.none() | st.floats(1, 1e4), backlog_tokens=st.none() | st.floats(0, 1e7),
-                  prefill_tokens_per_s=st.none() | st.floats(1, 1e5), kv_used_ratio=st.none() | st.floats(0, 1))
+                  prefill_tokens_per_s=st.none() | st.floats(1, 1e5), kv_used_ratio=st.none() | st.floats(0, 1),
+                  engine_queue=st.none() | st.floats(0, 500))
 
 
 @given(st.lists(st.tuples(LOADS, st.floats(0.1, 600)), min_size=1, max_size=20), st.integers(0, 5), st.integers(5, 30))
@@ -89,11 +90,12 @@ def test_scaler_advice_stays_within_its_bounds(loads: list[tuple[PoolLoad, float
 
 
 def test_merge_loads_adds_requests_and_takes_common_figures_once() -> None:
-    one = PoolLoad(3, 2, 1, 5, 40.0, 1000.0, 900.0, n_first=10, n_late=1)
-    other = PoolLoad(3, 3, 2, 7, 40.0, None, None, 0.5, n_first=5, n_late=0)
+    one = PoolLoad(3, 2, 1, 5, 40.0, 1000.0, 900.0, n_first=10, n_late=1, engine_queue=4.0, waits=(3, 1, 5, 1))
+    other = PoolLoad(3, 3, 2, 7, 40.0, None, None, 0.5, n_first=5, n_late=0, engine_queue=4.0, waits=(5, 2))
     whole = merge_loads(one, other)
     assert (whole.n_ready, whole.queue, whole.running, whole.places) == (3, 3, 12, 40.0)
     assert (whole.backlog_tokens, whole.kv_used_ratio, whole.n_first, whole.n_late) == (1000.0, 0.5, 15, 1)
+    assert (whole.engine_queue, whole.waits) == (4.0, (3, 1, 5, 3))
 
 
 def test_holt_trend_falling_series_is_not_looked_ahead() -> None:
