@@ -56,16 +56,16 @@ def random_config(tmp_path: Path, **changes: Any) -> EngineConfig:
     return replace(config, **changes)
 
 
-def engine_on(config: EngineConfig, facts: Facts, rng: Random | None = None) -> Engine:
+def engine_on(config: EngineConfig, facts: Facts, rng: Random | None = None, name: str = "") -> Engine:
     """An engine that is not started yet."""
-    return Engine(config, facts, SystemClock(), rng or Random())
+    return Engine(config, facts, SystemClock(), rng or Random(), name=name)
 
 
 @asynccontextmanager
-async def serve_engine(config: EngineConfig) -> AsyncIterator[tuple[Engine, LocalUpstream]]:
+async def serve_engine(config: EngineConfig, name: str = "") -> AsyncIterator[tuple[Engine, LocalUpstream]]:
     """A ready engine and the upstream that sends to it."""
     clock = SystemClock()
-    engine = engine_on(config, Facts())
+    engine = engine_on(config, Facts(), name=name)
     await engine.start()
     try:
         assert await engine.wait_ready(soon())

@@ -94,12 +94,13 @@ def test_check_runnable_missing_runtime_is_rejected(monkeypatch: pytest.MonkeyPa
 def test_engine_command_leaves_one_core() -> None:
     """The child is told everything on its command line, with threads counted out."""
     *start, launch = child_command(EngineConfig(model="/m.gguf"), 23_456, EngineFit(
-        ModelShape("m", 1, 1, 1, 32), EngineSize(3, 2048, 1.0, 1.0, 1.0, 1.0, None)))
+        ModelShape("m", 1, 1, 1, 32), EngineConfig().wanted_size, EngineSize(3, 2048, 1.0, 1.0, 1.0, 1.0, None)))
     assert start == [sys.executable, "-P", "-m", "stayfast.engine.child"]
     assert json.loads(launch) == {"model": "/m.gguf", "host": "127.0.0.1", "port": 23_456, "n_slots": 3,
                                   "n_threads": max(1, n_cores() - 1), "ctx_per_slot": 2048, "prompt_cache_mib": 256,
                                   "temperature": None, "alias": "m", "task": "generate", "pooling": "last",
-                                  "cache_type_k": "f16", "cache_type_v": "f16", "slots_folder": None}
+                                  "cache_type_k": "f16", "cache_type_v": "f16", "slots_folder": None,
+                                  "speculation": None}
 
 
 def test_engine_tiny_model_has_low_temperature() -> None:

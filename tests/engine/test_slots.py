@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stayfast.core.clock import SystemClock
 from stayfast.core.deadline import Deadline
 from stayfast.core.types import Api, Request, Usage
@@ -17,10 +19,11 @@ HEAD = "answer with care. " * 40  # instructions that all conversations have
 CLOCK = SystemClock()
 
 
-async def answer(upstream: LocalUpstream, messages: list[dict[str, Any]], n_tokens: int = 4) -> Usage:
-    """The counts of one answer."""
+async def answer(upstream: LocalUpstream, messages: list[dict[str, Any]], n_tokens: int = 4, more: str = "") -> Usage:
+    """The counts of one answer. more: JSON members of the body."""
     body = json.dumps({"model": "m", "messages": messages, "max_tokens": n_tokens, "stream": True, "temperature": 0,
                        "stream_options": {"include_usage": True}}).encode()
+    body = body[:-1] + more.encode() + b"}"
     stream = await upstream.open(Call(Request(Api.CHAT, "m", stream=True, body=body, include_usage=True), "m", "r",
                                       Deadline(CLOCK.now() + BOUND_S), 5.0))
     try:
@@ -52,6 +55,22 @@ def test_local_upstream_conversations_return_to_their_slots(tmp_path: Path) -> N
     theirs = asyncio.run(main(by_prefix=False))
     assert min(ours) > len(HEAD) + 200  # tokens are bytes here: the instructions and the first question
     assert min(theirs) < min(ours)
+
+
+@pytest.mark.parametrize("by_prefix", [True, False])
+@pytest.mark.parametrize("field", ['"id_slot"', '"id\\u005fslot"'])
+def test_local_upstream_slot_of_client_is_ignored(tmp_path: Path, field: str, by_prefix: bool) -> None:
+    """A client that names the slots of others, also with an escaped name, overwrites none: theirs stays in the cache."""
+
+    async def main() -> int:
+        config = random_config(tmp_path, n_slots=2, ctx_per_slot=2048, slots_by_prefix=by_prefix, prompt_cache_mib=0)
+        async with serve_engine(config) as (_, upstream):
+            await answer(upstream, chat("one"))
+            for number in range(2):
+                await answer(upstream, [{"role": "user", "content": "x" * 600}], more=f", {field}: {number}")
+            return (await answer(upstream, chat("one", 2))).cached_read
+
+    assert asyncio.run(main()) > len(HEAD)
 
 
 def test_engine_answers_run_together(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from stayfast.compose.caching import UNKNOWN
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.policy.prompt_cache.rules import rules_of
 from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
+from stayfast.upstreams.embedded import EngineAddress
 from stayfast.workers.channels import ParentChannel, encode_frame
 from tests.terminal import in_terminal
 
@@ -317,7 +318,7 @@ class Parent:
     def __init__(self) -> None:
         self.command: Callable[[int], list[str]]
         self.reload: Callable[[], bytes]
-        self.announce: Callable[[str, tuple[str, int]], None]
+        self.announce: Callable[[str, EngineAddress], None]
         self.snapshots: list[bytes] = []
 
     def __call__(self, config: object, command: Callable[[int], list[str]], reload: Callable[[], bytes], *_: object,
@@ -326,7 +327,7 @@ class Parent:
         self.command, self.reload = command, reload
         return self
 
-    def engine_hosts(self, settings: Settings, announce: Callable[[str, tuple[str, int]], None]) -> list[Any]:
+    def engine_hosts(self, settings: Settings, announce: Callable[[str, EngineAddress], None]) -> list[Any]:
         """No engine runs; one is announced later."""
         self.announce = announce
         return []
@@ -337,7 +338,7 @@ class Parent:
 
     async def run(self) -> int:
         """Announce an engine, then end."""
-        self.announce("tiny", ("127.0.0.1", 7))
+        self.announce("tiny", EngineAddress("127.0.0.1", 7, 4))
         return 0
 
 
@@ -362,7 +363,7 @@ def test_workers_get_the_settings_that_the_parent_checked(monkeypatch: pytest.Mo
     settings = told.load()
     assert (list(settings.routes), settings.workers) == (["m"], 2)
     assert settings.server.port != 0
-    assert told.engine_addresses() == {"tiny": ("127.0.0.1", 7)}
+    assert told.engine_addresses() == {"tiny": EngineAddress("127.0.0.1", 7, 4)}
 
 
 def test_worker_is_ready_only_when_it_takes_signals(monkeypatch: pytest.MonkeyPatch) -> None:

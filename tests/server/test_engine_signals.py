@@ -6,9 +6,15 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
+import msgspec
 import pytest
 
+from stayfast.cli.top_screen import draw_screen
+from stayfast.core.snapshot import LiveFrame
+from stayfast.lab.report.table import TerminalStyle
 from tests.server.gateway_process import running
 
 pytestmark = pytest.mark.sockets
@@ -58,7 +64,7 @@ def test_engine_signals_one_fetch_serves_all_workers(tmp_path: Path, pages: Engi
     settings = f"""\
 upstreams:
   gpu: {{kind: vllm, base_url: "{pages.url}", probe: false}}
-  tiny: {{kind: embedded}}
+  tiny: {{kind: embedded, n_slots: 4}}
 routes: {{m: [tiny], g: [gpu]}}
 metrics: {{engine_interval_s: 0.5}}
 server: {{drain_grace_s: 0}}
@@ -82,3 +88,45 @@ server: {{drain_grace_s: 0}}
     assert n_fetched <= took_s / 0.45 + 1  # of one worker
     assert 'stayfast_engine_bound_by{upstream="gpu",bound="none"} 1' in metrics
     assert 'stayfast_engine_bound_by{upstream="tiny",bound="memory"} 0' in metrics
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_engine_signals_embedded_engine_in_frames_and_top(tmp_path: Path, n_workers: int) -> None:
+    """Slots in use of all, prompt tokens from its cache and tokens a second, by its own page, after two equal prompts."""
+    settings = """\
+upstreams: {tiny: {kind: embedded, n_slots: 2, ctx_per_slot: 1024}}
+routes: {m: {upstreams: [tiny], cache: {mode: off}, hedge: {mode: off}}}
+metrics: {engine_interval_s: 0.5}
+server: {drain_grace_s: 0}
+"""
+    body = json.dumps({"model": "m", "max_tokens": 16, "messages": [{"role": "user", "content": "What is a p99? " * 8}]})
+    with running(tmp_path, n_workers, settings) as gateway:
+        engine: dict[str, float] = {}
+        upstream: dict[str, Any] = {}
+        frame = b""
+        ends_at = time.monotonic() + 30
+        while time.monotonic() < ends_at and not (engine.get("hit_ratio", 0.0) > 0.3 and engine.get("tokens_per_s")):
+            gateway.post("/v1/chat/completions", body.encode())
+            frame = read_frame(gateway.url)
+            upstream = next(row for row in json.loads(frame)["upstreams"] if row["name"] == "tiny")
+            engine = upstream.get("engine", {})
+    assert engine["max_running"] == 2.0
+    assert 0.3 < engine["hit_ratio"] < 1.0
+    assert engine["tokens_per_s"] > 0.0
+    assert engine["age_s"] < 5.0
+    assert "kv_used_ratio" not in engine  # llama.cpp shows none
+    lines = draw_screen(msgspec.json.decode(frame, type=LiveFrame), TerminalStyle(is_on=False), url="u")
+    row = next(line for line in lines[lines.index(next(one for one in lines if one.startswith("ENGINE"))) + 1:])
+    assert row.split()[0] == "tiny"
+    assert row.split()[1].endswith("/2")
+    if n_workers == 1:  # one of several workers does not know the number before the engine is ready
+        assert upstream["limit"] == 2.0
+
+
+def read_frame(url: str) -> bytes:
+    """The first frame of the stream."""
+    with urlopen(f"{url}/admin/live", timeout=20) as stream:
+        for line in stream:
+            if line.startswith(b"data: "):
+                return bytes(line[len(b"data: "):])
+    pytest.fail("no frame")

@@ -38,7 +38,7 @@ def test_page_shows_figures_without_a_complaint(tmp_path: Path) -> None:
             await tab.wait("document.title === 'Now · Stayfast'")
             text = await tab.evaluate(TEXT)
             for words in ("chat", "local-vllm", "breaker closed", "limit: ", "99 % in 1.00 s", "prompt.moving_prefix", "/s",
-                          "USD/h", "UTC", "gw-1"):
+                          "USD/h", "UTC", "gw-1", "6 / 16", "83 %", "1,240", "9,300"):
                 assert words in text, words
             # 9, 8 and 7 of the upstreams: routes have no count of their own
             assert await tab.evaluate("[...document.querySelectorAll('.tile-name')].find((each) => "

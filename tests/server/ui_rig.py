@@ -22,6 +22,7 @@ from aiohttp import web
 
 from stayfast.core.snapshot import (
     HEAT_BOUNDS_S,
+    LiveEngine,
     LiveFinding,
     LiveFrame,
     LiveRoute,
@@ -102,7 +103,8 @@ class InventedTraffic:
             limit_why="gradient: first tokens are 2.1 times the slowest unloaded" if is_sick else "grows by use",
             breaker="half_open" if is_sick else "closed", why="5 of 20 failed in 10 s" if is_sick else "",
             failed_ratio=0.08 if is_sick else 0.0, ttft_s=Spread(300, 0.35 * slow, 0.9 * slow, 1.6 * slow, 3.0 * slow),
-            quota_left=0.62 - number * 0.2, stalls_per_min=0.3 * number)
+            quota_left=0.62 - number * 0.2, stalls_per_min=0.3 * number,
+            engine=LiveEngine(6.0, 16.0, 0.83, 0.41, 1240.0, 9300.0, 2.0) if name == "local-vllm" else None)
 
     def _findings(self, at: float, slow: float) -> tuple[LiveFinding, ...]:
         low = LiveFinding("prompt.moving_prefix", "warn", "route search",

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.cli.top_screen import WIDTH, badness, draw_screen
-from stayfast.core.snapshot import LiveFinding, LiveFrame, LiveRoute, LiveUpstream, Spread
+from stayfast.core.snapshot import LiveEngine, LiveFinding, LiveFrame, LiveRoute, LiveUpstream, Spread
 from stayfast.lab.report.table import TerminalStyle
 
 PLAIN = TerminalStyle(is_on=False)
@@ -35,6 +35,25 @@ def test_screen_sums_requests_in_flight_of_upstreams() -> None:
     heading, row = next((head, row) for head, row in pairwise(lines) if row.startswith("chat"))
     shown = dict(zip(heading.replace("TTFT p50", "p50").split()[1:], row.split()[1:], strict=True))
     assert (shown["cach%"], shown["tok/s"]) == ("21.3", "1234")
+
+
+def test_screen_engines_have_slots_hit_rate_and_speed() -> None:
+    """Of upstreams with metrics; unknown figures are dashes. Without such upstreams there is no such table."""
+    engine = LiveEngine(3.0, 4.0, 0.75, None, 812.0, 3737.0, 2.0)
+    upstreams = (LiveUpstream("tiny", engine=engine), LiveUpstream("gpu", engine=LiveEngine()), LiveUpstream("openai"))
+    lines = draw_screen(LiveFrame(0.0, 1, routes=(CHAT,), upstreams=upstreams), PLAIN, url=URL)
+    heading = next(number for number, line in enumerate(lines) if line.startswith("ENGINE"))
+    shown = {row.split()[0]: dict(zip(lines[heading].split()[1:], row.split()[1:], strict=True))
+             for row in lines[heading + 1:heading + 3]}
+    assert shown["tiny"] == {"slots": "3/4", "hit%": "75.0", "KV%": "-", "tok/s": "812", "prefill/s": "3737", "age": "2.00s"}
+    assert shown["gpu"]["slots"] == "-/-"
+    assert len(lines) == heading + 3
+    plain = draw_screen(LiveFrame(0.0, 1, routes=(CHAT,), upstreams=upstreams[2:]), PLAIN, url=URL)
+    assert not any(line.startswith("ENGINE") for line in plain)
+    many = tuple(LiveUpstream(f"e{n}", engine=engine) for n in range(9))
+    short = draw_screen(LiveFrame(0.0, 1, routes=(CHAT,), upstreams=many), PLAIN, url=URL, n_lines=24)
+    assert len(short) <= 24
+    assert "and " in short[-1]
 
 
 def test_screen_old_frame_is_never_shown_as_live() -> None:

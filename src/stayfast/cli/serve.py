@@ -25,7 +25,8 @@ from stayfast.compose.prices import price_lines
 from stayfast.compose.tiers import tier_lines
 from stayfast.core.clock import SystemClock
 from stayfast.core.units import make_printable
-from stayfast.engine.fit import describe_fit
+from stayfast.engine.config import EngineConfig
+from stayfast.engine.fit import check_runnable, describe_fits, find_misfits
 from stayfast.lab.simulated.settings import KINDS
 from stayfast.server.ui_paths import PAGE
 from stayfast.settings import (
@@ -47,6 +48,7 @@ from stayfast.settings import (
 from stayfast.settings.effective import BY_DEFAULT, SettingsReport, settings_as_yaml
 from stayfast.settings.presets import preset_lines
 from stayfast.turns.function import file_state
+from stayfast.upstreams.embedded import EngineAddress
 from stayfast.workers.channels import ParentChannel, WorkerPeers, runtime_directory
 from stayfast.workers.supervisor import (
     EXIT_BAD_SETTINGS,
@@ -74,10 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
     except SettingsError as error:
         print_message(str(error))
         return EXIT_BAD_SETTINGS
+    wrong = find_misfits(settings.embedded)
     if arguments.check:
-        if wrong := [*find_unusable_files(settings), *find_unusable_classifiers(settings)]:
-            print_message("\n".join(wrong))
-            return EXIT_BAD_SETTINGS
+        wrong += [*find_unusable_files(settings), *find_unusable_classifiers(settings)]
+    if wrong:
+        print_message("\n".join(wrong))
+        return EXIT_BAD_SETTINGS
+    if arguments.check:
         sys.stdout.write(_summarize(settings) + "\n")
     _print_warnings(given.find(), settings)
     if arguments.check:
@@ -107,7 +112,7 @@ def check(arguments: argparse.Namespace) -> int:
     except SettingsError as error:
         print_message(str(error))
         return 1
-    if wrong := [*find_unusable_files(settings), *find_unusable_classifiers(settings)]:
+    if wrong := [*find_unusable_files(settings), *find_unusable_classifiers(settings), *find_misfits(settings.embedded)]:
         print_message("\n".join(f"{source.name}: {one}" for one in wrong))
         return 1
     if arguments.effective:
@@ -116,7 +121,7 @@ def check(arguments: argparse.Namespace) -> int:
     today = datetime.now(UTC).date()
     sys.stdout.write("\n".join((_summarize(settings), *prefix_rules(settings), *tier_lines(settings),
                                 *preset_lines(settings.sources), *price_lines(settings, today),
-                                *_engine_lines(settings))) + "\n")
+                                *describe_fits(settings.embedded))) + "\n")
     _print_warnings(source, settings)
     for why in (explain_missing_packages(settings), explain_missing_vectors(settings)):
         if why:
@@ -145,14 +150,9 @@ def _print_warnings(source: SettingsText, settings: Settings) -> None:
 def _print_engines(given: "CommandLineSettings", settings: Settings) -> None:
     """What a named model takes; why there is no embedded one, without settings."""
     if given.model is not None:
-        print_message("\n".join(_engine_lines(settings)))
+        print_message("\n".join(describe_fits(settings.embedded)))
     if not settings.engines and given.find().name == BUILT_IN:
         print_message(f"no embedded model: {embedded_engine_problem()}")
-
-
-def _engine_lines(settings: Settings) -> list[str]:
-    """What each embedded model takes on this machine."""
-    return [f"{name}: {line}" for name, config in settings.engines.items() for line in describe_fit(config)]
 
 
 def _summarize(settings: Settings) -> str:
@@ -169,6 +169,7 @@ class CommandLineSettings:
         self.overrides = overrides_from(variables)
         self._file: str | None = arguments.config
         self._running: Settings | None = None
+        self._checked: list[EngineConfig] = []  # of the last settings
         for name, path in (("host", ("server", "host")), ("port", ("server", "port")), ("workers", ("workers",)),
                            ("log_format", ("log", "format"))):
             if (text := getattr(arguments, name)) is not None:
@@ -177,9 +178,16 @@ class CommandLineSettings:
     def find(self) -> SettingsText:
         return read_settings_file(self._file, self.variables)
 
+    def _check_engine(self, config: EngineConfig) -> None:
+        """A running engine already holds its memory, so it is not measured against the rest at a reload."""
+        if config not in self._checked:
+            check_runnable(config)
+
     def load(self, source: SettingsText | None = None) -> Settings:
         """Load the current file, or `source`. Prints a message for changes that need a restart. Raises SettingsError."""
-        settings = load_settings(source or self.find(), self.variables, self.overrides, kinds=KINDS, model=self.model)
+        settings = load_settings(source or self.find(), self.variables, self.overrides, kinds=KINDS, model=self.model,
+                                 check_engine=self._check_engine)
+        self._checked = list(settings.embedded.values())
         old = self._running = self._running or settings
         for name, before, after in (("server.host", old.server.host, settings.server.host),
                                     ("server.port", old.server.port, settings.server.port),
@@ -212,7 +220,7 @@ def _run_parent(given: CommandLineSettings, settings: Settings, sockets: Sequenc
     descriptors = [sock.fileno() for sock in sockets]
     listening = Override(("server", "port"), str(address[1]), settings.sources.get("server.port", BY_DEFAULT))
     socket_name = given.variables.get("NOTIFY_SOCKET")
-    engines: dict[str, Address] = {}
+    engines: dict[str, EngineAddress] = {}
     last_good, files = given.find(), watched_file_states(settings)
     session_secret = token_hex(32)
 
@@ -239,7 +247,7 @@ def _run_parent(given: CommandLineSettings, settings: Settings, sockets: Sequenc
         notify_systemd(socket_name, "READY=1")
 
     async def parent() -> int:
-        def announce(upstream: str, engine: Address) -> None:
+        def announce(upstream: str, engine: EngineAddress) -> None:
             engines[upstream] = engine
             supervisor.send_snapshot(snapshot())
 
@@ -312,7 +320,7 @@ class ParentState:
         state = json.loads(self._lifeline.config_snapshot)
         given = [Override(tuple(path), text, source) for *path, text, source in state["overrides"]]
         return load_settings(SettingsText(state["name"], state["text"]), self._variables, given, kinds=KINDS,
-                             model=state["model"])
+                             model=state["model"], check_engine=lambda _: None)  # it holds its memory by now
 
     def runtime_directory(self) -> Path | None:
         """The runtime directory of the workers; None if there is none."""
@@ -327,9 +335,10 @@ class ParentState:
         """Bound sockets that all workers listen on."""
         return [socket.socket(fileno=number) for number in json.loads(self._lifeline.config_snapshot)["sockets"]]
 
-    def engine_addresses(self) -> Mapping[str, Address]:
-        """Addresses of the ready embedded engines, by upstream."""
-        return {name: (host, port) for name, (host, port) in json.loads(self._lifeline.config_snapshot)["engines"].items()}
+    def engine_addresses(self) -> Mapping[str, EngineAddress]:
+        """The ready embedded engines, by name."""
+        engines = json.loads(self._lifeline.config_snapshot)["engines"]
+        return {name: EngineAddress(*address) for name, address in engines.items()}
 
 
 def startup_message(settings: Settings, addresses: Sequence[tuple[str, int]], version: str) -> str:

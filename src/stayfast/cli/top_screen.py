@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from stayfast.core import units as amounts
-from stayfast.core.snapshot import LiveFrame, LiveRoute, LiveUpstream
+from stayfast.core.snapshot import LiveEngine, LiveFrame, LiveRoute, LiveUpstream
 from stayfast.lab.report.table import TerminalStyle
 
 WIDTH = 80
@@ -27,6 +27,9 @@ BOUNDS = ("memory", "prefill", "decode", "gateway")  # what an engine is bound b
 _UPSTREAMS = (Column("req/s", 7), Column("fly", 5), Column("limit", 7), Column("TTFT p50", 9), Column("p95", 7),
               Column("p99", 7), Column("err%", 6), Column("quota%", 7), Column("state", 14))
 
+_ENGINES = (Column("slots", 10), Column("hit%", 7), Column("KV%", 7), Column("tok/s", 8), Column("prefill/s", 11),
+            Column("age", 7))
+
 
 def draw_screen(frame: LiveFrame, ink: TerminalStyle, *, url: str, age_s: float = 0.0, n_lines: int | None = None,
                 is_paused: bool = False) -> list[str]:
@@ -41,10 +44,17 @@ def draw_screen(frame: LiveFrame, ink: TerminalStyle, *, url: str, age_s: float 
     rest = None if n_lines is None else n_lines - len(head) - 6 - min(len(findings), 3)
     routes = sorted(frame.routes, key=badness, reverse=True)
     upstreams = sorted(frame.upstreams, key=lambda row: (row.breaker == "closed", -(row.ttft_s.p99 or 0.0)))
+    n_engines = sum(row.engine is not None for row in upstreams)
+    if rest is not None and n_engines:
+        n_engines = max(1, min(n_engines, (rest - 3) // 3))
+        rest -= n_engines + 3
     n_upstreams = len(upstreams) if rest is None else max(1, min(len(upstreams), rest // 2))
     n_routes = len(routes) if rest is None else max(1, rest - n_upstreams)
     lines = [*head, "", ink.dim(_heading("ROUTE", _ROUTES)), *_rows(map(_route_line, routes), n_routes, len(routes)), "",
              ink.dim(_heading("UPSTREAM", _UPSTREAMS)), *_rows(map(_upstream_line, upstreams), n_upstreams, len(upstreams))]
+    engines = [row for row in upstreams if row.engine is not None]
+    if engines:
+        lines += ["", ink.dim(_heading("ENGINE", _ENGINES)), *_rows(map(_engine_line, engines), n_engines, len(engines))]
     if not frame.routes:
         lines.insert(len(head) + 2, "  No request in the last minute.")
     if findings:
@@ -101,6 +111,14 @@ def _upstream_line(row: LiveUpstream) -> str:
     cells = (f"{row.rps:.1f}", f"{row.in_flight}", "-" if row.limit is None else f"{row.limit:.0f}", *_spread(row),
              _percent(row.failed_ratio), "-" if row.quota_left is None else f"{100 * row.quota_left:.0f}", state)
     return _line(row.name, cells, _UPSTREAMS)
+
+
+def _engine_line(row: LiveUpstream) -> str:
+    engine = row.engine or LiveEngine()
+    slots = "/".join("-" if n is None else f"{n:.0f}" for n in (engine.running, engine.max_running))
+    ratios = ["-" if ratio is None else _percent(ratio) for ratio in (engine.hit_ratio, engine.kv_used_ratio)]
+    rates = ["-" if rate is None else f"{rate:.0f}" for rate in (engine.tokens_per_s, engine.prefill_tokens_per_s)]
+    return _line(row.name, (slots, *ratios, *rates, _seconds(engine.age_s)), _ENGINES)
 
 
 def _spread(row: LiveRoute | LiveUpstream) -> tuple[str, str, str]:

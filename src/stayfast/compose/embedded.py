@@ -1,12 +1,12 @@
 """Embedded models as upstreams, and the counters of their speculation."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from random import Random
 
 from stayfast.core.clock import Clock
 from stayfast.core.types import Api
 from stayfast.engine.config import TINY, EngineConfig
-from stayfast.engine.fit import fit_engine
 from stayfast.engine.speculation import configs_of_arms, name_engine
 from stayfast.observe.metrics.counters import Samples
 from stayfast.observe.metrics.definitions import (
@@ -15,7 +15,8 @@ from stayfast.observe.metrics.definitions import (
     SPECULATION_DRAFTS,
     SPECULATION_TOKENS,
 )
-from stayfast.policy.speculation.config import AUTO
+from stayfast.policy.resilience.limits import LimitConfig
+from stayfast.policy.speculation.config import AUTO, OFF
 from stayfast.policy.speculation.controller import SpeculationController
 from stayfast.upstreams.base import Upstream
 from stayfast.upstreams.embedded import Address, EngineEndpoint, LocalUpstream
@@ -32,10 +33,18 @@ def make_embedded(name: str, config: EngineConfig, doors: Mapping[str, EngineEnd
     settings = config.speculation
     if settings.mode != AUTO:
         return arms[settings.mode]
-    n_slots = fit_engine(config).size.n_slots
-    controller = SpeculationController(tuple(arms), n_slots, rng, explore_share=settings.explore_share,
+    controller = SpeculationController(tuple(arms), engines[OFF].n_slots or 1, rng, explore_share=settings.explore_share,
                                        min_output_tokens=settings.min_output_tokens)
     return SpeculatingUpstream(name, arms, engines, controller, clock)
+
+
+def limit_to_slots(limit: LimitConfig, n_slots: int | None) -> LimitConfig:
+    """Requests beyond the slots wait in the gateway, by priority and deadline, and not in the engine. A limit that was set
+    stays. n_slots: None: not known to a worker; the engine then queues.
+    """
+    if limit.mode == "off" or limit.max is not None or n_slots is None:
+        return limit
+    return replace(limit, max=n_slots, min=None if limit.min is None else min(limit.min, n_slots))
 
 
 def speculation_rows(members: Iterable[UpstreamState]) -> Samples:

@@ -46,7 +46,7 @@ from stayfast.server.backend import ActiveSystem
 from stayfast.server.lifecycle import ServerHooks, run
 from stayfast.settings import Settings, SettingsError
 from stayfast.stores.embedder import Embedders, NoEmbedder
-from stayfast.upstreams.embedded import Address, EngineEndpoint, ParentEngine
+from stayfast.upstreams.embedded import Address, EngineAddress, EngineEndpoint, ParentEngine
 from stayfast.workers.channels import WorkerPeers
 
 # Python's 700 would cost 5 % of all CPU: sixty running requests alone reach it again and again
@@ -57,7 +57,7 @@ _MAX_DETAIL_CHARS = 4000  # of an error in the settings, so that its log line st
 _N_FRAMES = 3  # innermost frames, which name the place
 _LAST_TASKS_S = 1.25  # for cancelled Tasks; longer than a turn has before it counts as abandoned
 LAG_EVERY_S = 0.1
-EngineAddresses = Callable[[], Mapping[str, Address]]  # where the parent's engines are, by upstream
+EngineAddresses = Callable[[], Mapping[str, EngineAddress]]  # where the parent's engines are, by upstream
 
 
 class StoredWork(NamedTuple):
@@ -101,7 +101,7 @@ class Process:
         """
         await self._observers.aggregate.start()
         if self._engine_addresses is None:
-            await self._engines.start_missing(settings.engines)
+            await self._engines.start_missing(settings.embedded)
         observers = self._observers
         parts = ProcessParts(self._clock, self._rng, observers.sink, self._warn_about_jobs, self.report,
                              self._tasks.spawn)
@@ -198,7 +198,7 @@ class Process:
             logged = label_logs(old.gateway.router.routes)
             try:
                 settings = self._load()
-                unwanted = await self._engines.start_missing(settings.engines) if self._engine_addresses is None else []
+                unwanted = await self._engines.start_missing(settings.embedded) if self._engine_addresses is None else []
                 files = await asyncio.to_thread(read_classifier_files, settings, old.files)
                 new = self._build(settings, old, files)
                 await self._lasting.credentials.start(new.credentials)

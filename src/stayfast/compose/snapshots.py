@@ -223,7 +223,8 @@ class SnapshotCollector:
             loop_lag_p99_s=machines.loop_lag_s.p99 or 0.0, cpu_ratio=machines.cpu_ratio, rss_bytes=machines.rss_bytes,
             jobs_queued=sum(job.queued for job in jobs), jobs_running=sum(job.running for job in jobs),
             routes=tuple(live_routes(span, self._current.first_token_promise)),
-            upstreams=tuple(live_upstreams(span, collected.upstreams, machines.quota_left, machines.bounds)),
+            upstreams=tuple(live_upstreams(span, collected.upstreams, machines.quota_left, machines.bounds,
+                                           machines.engines)),
             findings=self._findings.loudest)
 
     async def _build(self, collected: _Collected) -> Snapshot:

@@ -31,7 +31,7 @@ from stayfast.compose.credentials import (
     make_credentials,
 )
 from stayfast.compose.current import CurrentSystem, Running
-from stayfast.compose.embedded import make_embedded
+from stayfast.compose.embedded import limit_to_slots, make_embedded
 from stayfast.compose.engine_metrics import SignalPublisher
 from stayfast.compose.enough import EnoughRoutes
 from stayfast.compose.fleet import (
@@ -92,6 +92,7 @@ from stayfast.server.config import ServerConfig
 from stayfast.server.sockets.counts import SocketCounts
 from stayfast.settings import (
     AddedUpstream,
+    EmbeddedUpstream,
     EncoderUpstreamSettings,
     HttpUpstream,
     Settings,
@@ -345,7 +346,10 @@ def _registry(settings: Settings, observers: Observers, doors: Mapping[str, Engi
             upstream = _upstream(name, upstream_settings, observers, doors, clock, rng=rng, embeds=embeds,
                                  old_turn=old.turns.get(name) if old is not None else None, source=credentials.get(name))
             may_act_twice = not isinstance(upstream_settings, TurnUpstreamSettings) or upstream_settings.idempotent
-            member = UpstreamState(upstream, upstream_settings.limit, upstream_settings.breaker, rng, observers.sink,
+            limit = upstream_settings.limit
+            if isinstance(upstream_settings, EmbeddedUpstream) and name in doors:
+                limit = limit_to_slots(limit, doors[name].n_slots)
+            member = UpstreamState(upstream, limit, upstream_settings.breaker, rng, observers.sink,
                                    is_not_idempotent=not may_act_twice)
         members.append(member)
     by_name = {member.upstream.name: member for member in members}

@@ -311,6 +311,20 @@ class LiveRoute(msgspec.Struct, frozen=True, omit_defaults=True):
     n_heat_failed: int = 0  # requests without a first token
 
 
+class LiveEngine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A self-hosted engine in a frame. None: unknown. hit_ratio: prompt tokens that were in its cache, by the engine's
+    counters, else by the usage of its answers. tokens_per_s: of all answers, in the last minute.
+    """
+
+    running: float | None = None
+    max_running: float | None = None
+    hit_ratio: float | None = None
+    kv_used_ratio: float | None = None
+    tokens_per_s: float | None = None
+    prefill_tokens_per_s: float | None = None
+    age_s: float = 0.0  # of these figures
+
+
 class LiveUpstream(msgspec.Struct, frozen=True, omit_defaults=True):
     """One upstream in a frame."""
 
@@ -330,6 +344,7 @@ class LiveUpstream(msgspec.Struct, frozen=True, omit_defaults=True):
     quota_left: float | None = None  # of its scarcest dimension
     stalls_per_min: float = 0.0
     heat: tuple[tuple[int, int], ...] = ()
+    engine: LiveEngine | None = None  # None: it has no metrics
 
 
 class LiveFinding(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,13 +1,24 @@
 """Checks that an engine can run on this machine, before anything is loaded."""
 
 import importlib.util
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from stayfast.engine.config import EngineConfig
 from stayfast.engine.machine import available_memory, n_cores
 from stayfast.engine.model_file import read_shape
-from stayfast.policy.engines.sizing import BLOCK_VALUES, EngineSize, ModelShape, explain_misfit, explain_size, size_engine
+from stayfast.engine.speculation import configs_of_arms
+from stayfast.policy.engines.sizing import (
+    BLOCK_VALUES,
+    EngineSize,
+    ModelShape,
+    WantedSize,
+    explain_misfit,
+    explain_size,
+    size_engine,
+)
 from stayfast.policy.speculation.config import AUTO, DRAFT
 
 _GGUF_MAGIC = b"GGUF"
@@ -26,13 +37,13 @@ def check_runnable(config: EngineConfig) -> None:
         _check_gguf("speculation.draft", draft_path)
     if config.slots_folder is not None and not Path(config.slots_folder).absolute().parent.is_dir():
         raise ValueError(f"slots_folder {config.slots_folder!r}: its parent folder does not exist")
-    shape, size = fit_engine(config)
+    fit = fit_engine(config)
+    shape = fit.shape
     for name in ("cache_type_k", "cache_type_v"):
         if getattr(config, name) != "f16" and shape.head_size % BLOCK_VALUES:
             raise ValueError(f"{name} must be f16 for this model: its heads have {shape.head_size} values, and the others "
                              f"store blocks of {BLOCK_VALUES}")
-    if not size.fits:
-        raise ValueError(f"model {str(path)!r} {explain_misfit(shape, size, config.wanted_size)}")
+    check_fits(config, fit)
 
 
 def _check_gguf(setting: str, path: Path) -> None:
@@ -48,18 +59,57 @@ def _check_gguf(setting: str, path: Path) -> None:
 
 
 class EngineFit(NamedTuple):
-    """A model's shape, and slots and context for this machine."""
+    """A model's shape, what its settings want, and slots and context for this machine."""
 
     shape: ModelShape
+    wanted: WantedSize
     size: EngineSize
 
 
+def fit_engines(configs: Iterable[EngineConfig]) -> list[EngineFit]:
+    """Slots and context for this machine as it is now, of upstreams that start together: each may use what those before it
+    leave. Raises ValueError for a damaged file.
+    """
+    found, available, n = [], available_memory(), n_cores()
+    for config in configs:
+        shape, wanted = read_shape(config.model_path), _want_size(config)
+        size = size_engine(shape, wanted, n_cores=n, available_bytes=available)
+        available = None if available is None else max(0.0, available - size.need_bytes)
+        found.append(EngineFit(shape, wanted, size))
+    return found
+
+
 def fit_engine(config: EngineConfig) -> EngineFit:
-    """The model's shape, and slots and context for this machine as it is now. Raises ValueError for a damaged file."""
-    shape = read_shape(config.model_path)
-    return EngineFit(shape, size_engine(shape, config.wanted_size, n_cores=n_cores(), available_bytes=available_memory()))
+    """Of one upstream alone."""
+    return fit_engines([config])[0]
 
 
-def describe_fit(config: EngineConfig) -> list[str]:
-    """Lines for a reader: what the model takes, and what fits. Raises ValueError for a damaged file."""
-    return explain_size(*fit_engine(config))
+def check_fits(config: EngineConfig, fit: EngineFit) -> None:
+    """Raises ValueError if the model needs more memory than there is."""
+    if not fit.size.fits:
+        raise ValueError(f"model {str(config.model_path)!r} {explain_misfit(fit.shape, fit.size, fit.wanted)}")
+
+
+def find_misfits(configs: Mapping[str, EngineConfig]) -> list[str]:
+    """The models, by upstream, for which the others leave too little memory, and why."""
+    found = []
+    for (name, config), fit in zip(configs.items(), fit_engines(configs.values()), strict=True):
+        try:
+            check_fits(config, fit)
+        except ValueError as error:
+            found.append(f"upstreams.{name}: {error}")
+    return found
+
+
+def _want_size(config: EngineConfig) -> WantedSize:
+    """With all processes that the upstream will have."""
+    modes = configs_of_arms(config)
+    draft_path = config.draft_path if DRAFT in modes else None
+    return replace(config.wanted_size, n_processes=len(modes),
+                   draft=read_shape(draft_path) if draft_path is not None else None)
+
+
+def describe_fits(configs: Mapping[str, EngineConfig]) -> list[str]:
+    """Lines for a reader, by upstream: what the models take, and what fits. Raises ValueError for a damaged file."""
+    return [f"{name}: {line}" for name, (shape, wanted, size) in zip(configs, fit_engines(configs.values()), strict=True)
+            for line in explain_size(shape, size, wanted)]

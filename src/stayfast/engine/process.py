@@ -178,7 +178,7 @@ def child_command(config: EngineConfig, port: int, fit: EngineFit | None = None)
 
     A process forked from that parent without exec inherits the pipe, and keeps the child alive.
     """
-    shape, size = fit or fit_engine(config)
+    shape, _, size = fit or fit_engine(config)
     pooling = "last" if config.pooling == "auto" and not shape.has_pooling else config.pooling
     launch = {
         "model": str(config.model_path), "host": HOST, "port": port,
@@ -196,11 +196,14 @@ def child_command(config: EngineConfig, port: int, fit: EngineFit | None = None)
 class Engine:
     """The supervised child. One loop's. Emits an EngineState for starting, ready, crashed (with its cause) and stopped."""
 
-    __slots__ = ("_clock", "_config", "_fit", "_last_words", "_pid", "_port", "_ready_at", "_rng", "_settled",
+    __slots__ = ("_clock", "_config", "_fit", "_last_words", "_name", "_pid", "_port", "_ready_at", "_rng", "_settled",
                  "_sink", "_slots", "_spawning", "_state", "_task")
 
-    def __init__(self, config: EngineConfig, sink: Sink, clock: Clock, rng: Random) -> None:
+    def __init__(self, config: EngineConfig, sink: Sink, clock: Clock, rng: Random, *, name: str = "",
+                 fit: EngineFit | None = None) -> None:
+        """name: of its saved slots, unlike that of other engines. fit: None: computed at the start."""
         self._config = config
+        self._name = name
         self._sink = sink
         self._clock = clock
         self._rng = rng
@@ -212,13 +215,18 @@ class Engine:
         self._pid: int | None = None
         self._ready_at: float | None = None
         self._last_words = StderrTail()
-        self._fit: EngineFit | None = None
+        self._fit = fit
         self._slots: SlotMap | None = None
 
     @property
     def slots(self) -> SlotMap | None:
         """What the slots hold, since the child's last start; None: the engine chooses its slots."""
         return self._slots
+
+    @property
+    def n_slots(self) -> int | None:
+        """Answers that the child generates at the same time; None: not known before the start."""
+        return self._fit.size.n_slots if self._fit is not None else None
 
     @property
     def state(self) -> EnginePhase:
@@ -244,7 +252,7 @@ class Engine:
         if self._task is not None:
             raise RuntimeError("the engine is running already")
         check_runnable(self._config)
-        self._fit = fit_engine(self._config)
+        self._fit = self._fit or fit_engine(self._config)
         self._port = self._config.port or choose_port(self._rng)
         self._settled.clear()
         self._state = EnginePhase.STARTING  # the event follows with the process id
@@ -324,7 +332,7 @@ class Engine:
         return failure or (f"{ended}: {cause}" if cause else ended)
 
     def _make_slots(self) -> SlotMap | None:
-        n_slots = self._fit.size.n_slots if self._fit is not None else 0
+        n_slots = self.n_slots or 0
         return SlotMap(n_slots) if self._config.slots_by_prefix and n_slots > 1 else None
 
     async def _watch(self, process: asyncio.subprocess.Process, port: int) -> str | None:
@@ -349,7 +357,7 @@ class Engine:
     def _slot_files(self) -> SlotFiles | None:
         if self._config.slots_folder is None or self._fit is None or self._config.task != "generate":
             return None
-        return SlotFiles(self._config, self._fit.size)
+        return SlotFiles(self._config, self._fit.size, self._name)
 
     async def _restore_slots(self, port: int) -> None:
         if (files := self._slot_files()) is not None:

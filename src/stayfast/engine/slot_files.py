@@ -37,7 +37,8 @@ class _Saved(msgspec.Struct):
 class SlotFiles:
     """The files of one engine's slots. Raises nothing."""
 
-    def __init__(self, config: EngineConfig, size: EngineSize) -> None:
+    def __init__(self, config: EngineConfig, size: EngineSize, owner: str) -> None:
+        """owner: the engine's name. Engines with the same model may share a folder."""
         assert config.slots_folder is not None
         self._folder = Path(config.slots_folder)
         self._n_slots = size.n_slots
@@ -47,7 +48,7 @@ class SlotFiles:
             stamp = f"{state.st_size} {state.st_mtime_ns}"
         except OSError:
             stamp = ""
-        self._name = f"{_NAME}-{sha256(str(config.model_path.absolute()).encode()).hexdigest()[:8]}"
+        self._name = f"{_NAME}-{sha256(f'{owner} {config.model_path.absolute()}'.encode()).hexdigest()[:12]}"
         self._key = sha256(f"{config.model_path.absolute()} {stamp} {size.ctx_per_slot} {config.cache_type_k} "
                            f"{config.cache_type_v}".encode()).hexdigest()
 

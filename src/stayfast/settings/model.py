@@ -338,11 +338,16 @@ class Settings:
         return not self.tenants and self.admission.max_in_flight is None
 
     @property
+    def embedded(self) -> dict[str, EngineConfig]:
+        """The embedded engines, by upstream."""
+        return {name: upstream_settings.engine for name, upstream_settings in self.upstreams.items()
+                if isinstance(upstream_settings, EmbeddedUpstream)}
+
+    @property
     def engines(self) -> dict[str, EngineConfig]:
         """The engine processes, by name: an upstream has several, if it chooses among them (`engine.speculation`)."""
-        return {name_engine(name, upstream_settings.engine, arm): config
-                for name, upstream_settings in self.upstreams.items() if isinstance(upstream_settings, EmbeddedUpstream)
-                for arm, config in configs_of_arms(upstream_settings.engine).items()}
+        return {name_engine(name, of_upstream, arm): config for name, of_upstream in self.embedded.items()
+                for arm, config in configs_of_arms(of_upstream).items()}
 
     def model_for(self, route: str, upstream: str) -> str | None:
         """The model name at one upstream of a route; None: as the client sent it."""

@@ -7,7 +7,7 @@ engine starts, or restarts after a crash, requests wait for it within their conn
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
@@ -35,6 +35,15 @@ _MEDIA_TYPES = ("image", "image_url", "input_image", "input_audio", "file", "inp
 _OPTIONAL_CHOICES = ("auto", "none", None)  # values of tool_choice that do not force a call
 _MEDIA = re.compile(b'"(?:%b)"' % "|".join(_MEDIA_TYPES).encode())  # a request without a match need not be parsed
 POLL_S = 0.05
+ANY_SLOT = -1  # llama.cpp's
+
+
+class EngineAddress(NamedTuple):
+    """What the parent process announces of a ready engine."""
+
+    host: str
+    port: int
+    n_slots: int
 
 
 class EngineEndpoint(Protocol):
@@ -46,6 +55,10 @@ class EngineEndpoint(Protocol):
 
     @property
     def address(self) -> Address | None: ...
+
+    @property
+    def n_slots(self) -> int | None:
+        """Answers that it generates at the same time, as its process was started; None: not known yet."""
 
     @property
     def slots(self) -> SlotMap | None:
@@ -93,8 +106,8 @@ class LocalUpstream:
     async def _open_in_slot(self, call: Call) -> "_LocalStream":
         """Open in the slot that holds the conversation, if the slots are this process's to choose."""
         taken = self._take_slot(call.request)
-        if taken is None:
-            return _LocalStream(self.name, await self._inner_upstream().open(call))
+        if taken is None:  # the engine chooses, never the client: a slot is another client's conversation
+            return _LocalStream(self.name, await self._inner_upstream().open(replace(call, slot=ANY_SLOT)))
         try:
             stream = await self._inner_upstream().open(replace(call, slot=taken.number))
         except BaseException:
@@ -242,7 +255,7 @@ class ParentEngine:
 
     __slots__ = ("_engine_addresses", "_name")
 
-    def __init__(self, name: str, addresses: Callable[[], Mapping[str, Address]]) -> None:
+    def __init__(self, name: str, addresses: Callable[[], Mapping[str, EngineAddress]]) -> None:
         self._name = name
         self._engine_addresses = addresses
 
@@ -253,7 +266,13 @@ class ParentEngine:
 
     @property
     def address(self) -> Address | None:
-        return self._engine_addresses().get(self._name)
+        found = self._engine_addresses().get(self._name)
+        return found[:2] if found is not None else None
+
+    @property
+    def n_slots(self) -> int | None:
+        found = self._engine_addresses().get(self._name)
+        return found.n_slots if found is not None else None
 
     @property
     def slots(self) -> SlotMap | None:

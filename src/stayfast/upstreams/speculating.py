@@ -63,6 +63,8 @@ class SpeculatingUpstream:
         return _ObservedStream(stream, lambda summary: self._end(choice, summary))
 
     def _choose(self, call: Call) -> ArmChoice:
+        if (n_slots := self._engines[OFF].n_slots) is not None:  # unknown to a worker before its parent's engine is ready
+            self.controller.n_slots = n_slots
         choice = self.controller.choose(call.route, self._n_in_flight, call.request.max_output_tokens, self._clock.now())
         if choice.arm == OFF or self._engines[choice.arm].is_ready:
             return choice

@@ -10,10 +10,19 @@ from stayfast.core.deadline import Deadline
 from stayfast.core.errors import Rejected
 from stayfast.core.types import Api, Request
 from stayfast.upstreams.base import Call, Upstream
-from stayfast.upstreams.embedded import Address, LocalUpstream, ParentEngine, find_media_path, requires_tool_call
+from stayfast.upstreams.embedded import (
+    Address,
+    EngineAddress,
+    LocalUpstream,
+    ParentEngine,
+    find_media_path,
+    requires_tool_call,
+)
 from tests.unit.http.client.fakes import SetClock
 
 URL = "data:image/png;base64,AAAA"
+
+PARENT = ParentEngine("tiny", lambda: {"tiny": EngineAddress("127.0.0.1", 1, 4)})
 
 
 def asked(api: Api, **fields: Any) -> Request:
@@ -66,7 +75,7 @@ def test_local_upstream_forced_tool_without_support_is_rejected() -> None:
         raise ConnectionRefusedError(address)
 
     def open_at(*, calls_tools: bool) -> None:
-        upstream = LocalUpstream("tiny", ParentEngine("tiny", lambda: {"tiny": ("127.0.0.1", 1)}), dial, SetClock(),
+        upstream = LocalUpstream("tiny", PARENT, dial, SetClock(),
                                  calls_tools=calls_tools)
         request = asked(Api.CHAT, messages=[], tools=[{}], tool_choice="required")
         asyncio.run(upstream.open(Call(request, "m", "r", Deadline(5.0), 1.0)))
@@ -84,7 +93,7 @@ def test_local_upstream_image_is_rejected_with_its_path() -> None:
     def dial(address: Address) -> Upstream:
         raise AssertionError(f"{address} was called")
 
-    upstream = LocalUpstream("tiny", ParentEngine("tiny", lambda: {"tiny": ("127.0.0.1", 1)}), dial, SetClock())
+    upstream = LocalUpstream("tiny", PARENT, dial, SetClock())
     request = asked(Api.CHAT, messages=user({"type": "image_url", "image_url": {"url": URL}}))
     with pytest.raises(Rejected, match="reads text only") as refused:
         asyncio.run(upstream.open(Call(request, "m", "r", Deadline(5.0), 1.0)))

@@ -49,7 +49,7 @@ class Answer:
 class Process:
     """An engine process as an upstream, and as the engine's state."""
 
-    kind, always_streams, address, slots = "embedded", True, ("127.0.0.1", 1), None
+    kind, always_streams, address, slots, n_slots = "embedded", True, ("127.0.0.1", 1), None, None
 
     def __init__(self, name: str, *, is_ready: bool = True, failure: Exception | None = None,
                  is_complete: bool = True) -> None:

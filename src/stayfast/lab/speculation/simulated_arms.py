@@ -113,6 +113,7 @@ class _Ready:
     is_ready = True
     address = ("127.0.0.1", 1)
     slots = None
+    n_slots = None
 
     async def wait_ready(self, deadline: Deadline) -> bool:
         return True

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from stayfast.core.snapshot import HEAT_BOUNDS_S, LiveFrame, LiveRoute, LiveUpstream, Spread
+from stayfast.core.snapshot import HEAT_BOUNDS_S, LiveEngine, LiveFrame, LiveRoute, LiveUpstream, Spread
 from stayfast.observe.snapshot.parts import OTHER, Counts, SeriesKey, TrafficPart, add_counts, merge_shown, spread_of
-from stayfast.observe.snapshot.worker_part import UpstreamGauges
+from stayfast.observe.snapshot.worker_part import PrefixGauges, UpstreamGauges
 from stayfast.policy.histogram import middle_of
 
 MAX_FRAME_BYTES = 20_000
@@ -53,8 +53,10 @@ def live_routes(span: Span, promises: Promises) -> list[LiveRoute]:
 
 
 def live_upstreams(span: Span, states: Iterable[UpstreamGauges], quota_left: Mapping[str, float],
-                   bounds: Mapping[str, str]) -> list[LiveUpstream]:
-    """All upstreams of the settings, the busiest first. bounds: what engines are bound by."""
+                   bounds: Mapping[str, str], engines: Mapping[str, Mapping[str, float]]) -> list[LiveUpstream]:
+    """All upstreams of the settings, the busiest first. bounds: what engines are bound by. engines: their figures, by the
+    names of `core.snapshot.ENGINE_FIGURES`.
+    """
     by_upstream: dict[str, list[SeriesKey]] = {}
     for key in {**span.parts, **span.n}:
         by_upstream.setdefault(key[1], []).append(key)
@@ -72,8 +74,16 @@ def live_upstreams(span: Span, states: Iterable[UpstreamGauges], quota_left: Map
             failed_ratio=_share(n_faults, part.n_attempts),
             ttft_s=spread_of(part.attempt_s), quota_left=quota_left.get(state.name),
             stalls_per_min=part.n_stalls * 60 / span.seconds,
-            heat=_heat_rows(_add_up(span.heat.get(key, {}) for key in keys))))
+            heat=_heat_rows(_add_up(span.heat.get(key, {}) for key in keys)),
+            engine=_make_engine(engines[state.name], state.prefix) if state.name in engines else None))
     return sorted(rows, key=lambda row: (-row.rps, -row.in_flight, row.name))
+
+
+def _make_engine(figures: Mapping[str, float], prefix: PrefixGauges) -> LiveEngine:
+    by_usage = prefix.n_cached / prefix.n_input if prefix.n_cached is not None and prefix.n_input else None
+    return LiveEngine(figures.get("running"), figures.get("max_running"), figures.get("kv_hit_ratio", by_usage),
+                      figures.get("kv_used_ratio"), figures.get("decode_tokens_per_s"), figures.get("prefill_tokens_per_s"),
+                      figures.get("age_s", 0.0))
 
 
 def encode_frame_json(frame: LiveFrame) -> bytes:

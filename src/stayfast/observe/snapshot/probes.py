@@ -46,7 +46,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], Any]  # starts a task, which the c
 
 
 class ProbePart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one worker contributes. All but `machine`, `quota` and `bounds` are only in whole parts."""
+    """What one worker contributes. All but `machine`, `quota`, `bounds` and `engines` are only in whole parts."""
 
     machine: MachinePart
     quota: dict[str, dict[str, float]] = {}  # by upstream: share of each limit that is left
@@ -151,11 +151,11 @@ class WorkerProbes:
         """What this worker contributes now."""
         now = self._clock.now()
         machine, quota = self._machine.collect(now), self._upstreams.quota_left()
-        bounds = self._engines.bounds()
+        bounds, engines = self._engines.bounds(), self._engines.collect(now)
         if not is_whole:
-            return ProbePart(machine, quota, bounds)
+            return ProbePart(machine, quota, bounds, engines=engines)
         return ProbePart(machine, quota, bounds, dict(self._prompts.collect(now)), self._tenants.collect(now),
-                         dict(self._upstreams.collect(now)), dict(self._stores.collect(now)), self._engines.collect(now),
+                         dict(self._upstreams.collect(now)), dict(self._stores.collect(now)), engines,
                          self._jobs.collect())
 
 
@@ -184,6 +184,7 @@ class MachineTotals(msgspec.Struct, frozen=True):
     rss_bytes: int
     quota_left: dict[str, float]
     bounds: dict[str, str]  # of engines, by upstream
+    engines: dict[str, dict[str, float]]  # figures, by upstream
 
 
 def sum_machines(parts: Sequence[ProbePart]) -> MachineTotals:
@@ -195,4 +196,5 @@ def sum_machines(parts: Sequence[ProbePart]) -> MachineTotals:
             if shares_left:
                 left[upstream] = min(*shares_left.values(), left.get(upstream, 1.0))
     return MachineTotals(merge_loop_lag(part.machine for part in parts), sum(shares) if shares else None,
-                         sum(part.machine.row.rss_bytes for part in parts), left, merge_bounds(parts))
+                         sum(part.machine.row.rss_bytes for part in parts), left, merge_bounds(parts),
+                         merge_engines(part.engines for part in parts))

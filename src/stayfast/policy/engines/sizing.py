@@ -5,6 +5,8 @@
     work         = WORK_BYTES + BATCH * 4 * (vocabulary + 8 * embedding size)
     usable       = USABLE * memory available to this process
 
+Several processes of one model (speculation `auto`) each need all of that, and a draft model its weights, KV cache and work.
+
 The KV cache grows linearly with the tokens of a context (what grows with their square is the arithmetic of attention).
 `auto` begins with 4 slots a core, at least 4 and at most 16, of the model's own context, at most 8192 tokens; halves the
 slots down to 2, then the tokens down to 2048, then goes on down to 1 slot of 512 tokens, until the KV cache takes at most
@@ -71,11 +73,18 @@ class WantedSize:
     cache_type_k: str
     cache_type_v: str
     prompt_cache_bytes: float
+    n_processes: int = 1  # of this size, each with its own weights and KV cache
+    draft: ModelShape | None = None  # of one of them
+
+    def kv_bytes_per_token(self, shape: ModelShape, keys: str, values: str | None = None) -> float:
+        """Of a token of context, in all processes. The draft model's cache is f16."""
+        drafted = self.draft.kv_bytes_per_token("f16") if self.draft is not None else 0.0
+        return self.n_processes * shape.kv_bytes_per_token(keys, values) + drafted
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSize:
-    """The result. Bytes; `usable_bytes`: None, if the machine does not show it."""
+    """The result. Bytes are of all processes; `usable_bytes`: None, if the machine does not show it."""
 
     n_slots: int
     ctx_per_slot: int
@@ -84,6 +93,7 @@ class EngineSize:
     work_bytes: float
     prompt_cache_bytes: float
     usable_bytes: float | None
+    n_processes: int = 1
 
     @property
     def kv_bytes(self) -> float:
@@ -111,9 +121,12 @@ def size_engine(shape: ModelShape, wanted: WantedSize, *, n_cores: int, availabl
     usable = None if available_bytes is None else USABLE * available_bytes
     n_slots = wanted.n_slots or min(_MOST_SLOTS, max(_LEAST_SLOTS, _SLOTS_PER_CORE * n_cores))
     n_tokens = wanted.ctx_per_slot or min(MOST_TOKENS, shape.context_tokens or MOST_TOKENS)
-    weights, work = shape.weight_bytes(None), shape.work_bytes
-    per_token = shape.kv_bytes_per_token(wanted.cache_type_k, wanted.cache_type_v)
-    left = None if usable is None else _KV_SHARE * (usable - weights - work - wanted.prompt_cache_bytes)
+    weights, work = shape.weight_bytes(None) * wanted.n_processes, shape.work_bytes * wanted.n_processes
+    if wanted.draft is not None:
+        weights, work = weights + wanted.draft.weight_bytes(None), work + wanted.draft.work_bytes
+    prompt_cache = wanted.prompt_cache_bytes * wanted.n_processes
+    per_token = wanted.kv_bytes_per_token(shape, wanted.cache_type_k, wanted.cache_type_v)
+    left = None if usable is None else _KV_SHARE * (usable - weights - work - prompt_cache)
     while left is not None and n_slots * n_tokens * per_token > left:
         if wanted.n_slots is None and n_slots > 2:
             n_slots = max(2, n_slots // 2)
@@ -125,22 +138,23 @@ def size_engine(shape: ModelShape, wanted: WantedSize, *, n_cores: int, availabl
             n_tokens = max(LEAST_TOKENS, n_tokens // 2)
         else:
             break
-    return EngineSize(n_slots, n_tokens, weights, per_token, work, wanted.prompt_cache_bytes, usable)
+    return EngineSize(n_slots, n_tokens, weights, per_token, work, prompt_cache, usable, wanted.n_processes)
 
 
-def explain_size(shape: ModelShape, size: EngineSize) -> list[str]:
+def explain_size(shape: ModelShape, size: EngineSize, wanted: WantedSize) -> list[str]:
     """Lines for a reader: the memory of each part, and the contexts that fit by type of the KV cache."""
     free = "unknown" if size.usable_bytes is None else f"{format_bytes(size.usable_bytes)} usable"
+    several = f" in each of {size.n_processes} processes" if size.n_processes > 1 else ""
     lines = [(f"{shape.name}: {shape.n_params / 1e6:,.1f} M parameters, weights {format_bytes(size.weight_bytes)}, "
-              f"KV cache {size.kv_bytes_per_token:,.0f} bytes per token"),
-             (f"{size.n_slots} slots of {size.ctx_per_slot} tokens: KV cache {format_bytes(size.kv_bytes)}, in all "
+              f"KV cache {shape.kv_bytes_per_token(wanted.cache_type_k, wanted.cache_type_v):,.0f} bytes per token"),
+             (f"{size.n_slots} slots of {size.ctx_per_slot} tokens{several}: KV cache {format_bytes(size.kv_bytes)}, in all "
               f"{format_bytes(size.need_bytes)}; memory: {free}")]
     if size.usable_bytes is None:
         return lines
     left = size.usable_bytes - size.weight_bytes - size.work_bytes - size.prompt_cache_bytes
     fitting = []
     for kind in CACHE_TYPES:
-        n = max(0, int(left / (shape.kv_bytes_per_token(kind) * size.ctx_per_slot)))
+        n = max(0, int(left / (wanted.kv_bytes_per_token(shape, kind) * size.ctx_per_slot)))
         fitting.append(f"{n:,} in {kind}")
     return [*lines, f"contexts of {size.ctx_per_slot} tokens that fit: {', '.join(fitting)}"]
 
@@ -148,21 +162,23 @@ def explain_size(shape: ModelShape, size: EngineSize) -> list[str]:
 def explain_misfit(shape: ModelShape, size: EngineSize, wanted: WantedSize) -> str:
     """Why it does not fit, and what to change."""
     assert size.usable_bytes is not None
-    needs = (f"needs {format_bytes(size.need_bytes)} (weights {format_bytes(size.weight_bytes)}, {size.n_slots} x "
+    several = f" in {size.n_processes} processes" if size.n_processes > 1 else ""
+    needs = (f"needs {format_bytes(size.need_bytes)}{several} (weights {format_bytes(size.weight_bytes)}, {size.n_slots} x "
              f"{size.ctx_per_slot} tokens of KV cache {format_bytes(size.kv_bytes)}), but {format_bytes(size.usable_bytes)} "
              "are usable")
     if size.tokens_that_fit < LEAST_TOKENS:
-        return f"{needs}: take a smaller model, or weights of fewer bits"
-    advice = []
+        other = " or speculation.mode: off," if size.n_processes > 1 else ""
+        return f"{needs}: take{other} a smaller model, or weights of fewer bits"
+    advice = ["speculation.mode: off"] if size.n_processes > 1 else []
     if n := size.tokens_that_fit // size.ctx_per_slot:
         advice.append(f"n_slots: {n}")
     advice.append(f"ctx_per_slot: {max(64, size.tokens_that_fit // size.n_slots)}")
     for kind in CACHE_TYPES[1:]:
-        kv_bytes = size.n_slots * size.ctx_per_slot * shape.kv_bytes_per_token(kind)
+        kv_bytes = size.n_slots * size.ctx_per_slot * wanted.kv_bytes_per_token(shape, kind)
         if kv_bytes < size.kv_bytes and size.need_bytes - size.kv_bytes + kv_bytes <= size.usable_bytes:
             advice.append(f"cache_type_k and cache_type_v: {kind}")
             break
-    if wanted.prompt_cache_bytes and size.need_bytes - wanted.prompt_cache_bytes <= size.usable_bytes:
+    if size.prompt_cache_bytes and size.need_bytes - size.prompt_cache_bytes <= size.usable_bytes:
         advice.append("prompt_cache_mib: 0")
     return f"{needs}: set one of {'; '.join(advice)}"
 

@@ -201,11 +201,11 @@ class SpeculationController:
 
     def __init__(self, arms: Sequence[str], n_slots: int, rng: Rng, *, explore_share: float = 0.02,
                  min_output_tokens: int = 32) -> None:
-        """arms: with OFF. n_slots: answers that the engine generates at the same time."""
+        """arms: with OFF. n_slots: answers that the engine generates at the same time; may be set later."""
         if OFF not in arms:
             raise ValueError(f"arms must contain {OFF}")
         self.arms = tuple(arms)
-        self._full = max(2.0, n_slots / 2)
+        self.n_slots = n_slots
         self._rng = rng
         self._explore_share = explore_share
         self._min_output_tokens = min_output_tokens
@@ -215,7 +215,7 @@ class SpeculationController:
     def choose(self, route: str, n_in_flight: int, max_output_tokens: int | None, now: float) -> ArmChoice:
         """n_in_flight: answers at this engine, this one included."""
         size = max(1, n_in_flight).bit_length()
-        if n_in_flight >= self._full:
+        if n_in_flight >= max(2.0, self.n_slots / 2):
             return ArmChoice(OFF, FULL_BATCH, route, size)
         if self._expected(route, max_output_tokens) < self._min_output_tokens:
             return ArmChoice(OFF, SHORT, route, size)

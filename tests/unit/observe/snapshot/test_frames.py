@@ -17,10 +17,13 @@ from stayfast.observe.snapshot.frames import (
 )
 from stayfast.observe.snapshot.parts import SeriesKey, TrafficPart
 from stayfast.observe.snapshot.traffic import SLOT_S
-from stayfast.observe.snapshot.worker_part import UpstreamGauges, WorkerPart, merge_upstreams
+from stayfast.observe.snapshot.worker_part import PrefixGauges, UpstreamGauges, WorkerPart, merge_upstreams
 from stayfast.policy.histogram import bucket_of
 from tests.unit.observe.fact_rig import attempt, done
 from tests.unit.observe.snapshot.traffic_rig import by_series, closed
+
+ENGINES = {"u": {"running": 3.0, "max_running": 4.0, "kv_hit_ratio": 0.75, "decode_tokens_per_s": 812.0, "age_s": 2.0},
+           "without-counters": {"running": 1.0}}
 
 
 def frame_of(parts: dict[SeriesKey, TrafficPart], states: list[UpstreamGauges], **fields: Any) -> Any:
@@ -28,7 +31,8 @@ def frame_of(parts: dict[SeriesKey, TrafficPart], states: list[UpstreamGauges], 
     heat, n = {key: part.ttft_s for key, part in parts.items()}, {key: part.n for key, part in parts.items()}
     span = Span(SLOT_S, parts, heat, n)
     data = encode_frame_json(LiveFrame(1e9, 7, routes=tuple(live_routes(span, lambda route: (2.0, 0.95))),
-                                       upstreams=tuple(live_upstreams(span, states, {"u": 0.5}, {"u": "memory"})), **fields))
+                                       upstreams=tuple(live_upstreams(span, states, {"u": 0.5}, {"u": "memory"}, ENGINES)),
+                                       **fields))
     assert len(data) <= MAX_FRAME_BYTES
     msgspec.json.decode(data, type=LiveFrame)
     return json.loads(data)
@@ -49,6 +53,15 @@ def test_frame_shows_rates_shares_and_heat() -> None:
     (upstream,) = frame["upstreams"]
     assert (upstream["in_flight"], upstream["limit"], upstream["why"], upstream["quota_left"]) == (3, 9.0, "why", 0.5)
     assert upstream["ttft_s"]["n"] == 11
+
+
+def test_frame_shows_engines() -> None:
+    """By the engine's counters, else by usage; what is unknown is absent, and an upstream without metrics has no engine."""
+    prefix = PrefixGauges(n_input=200.0, n_cached=50.0)
+    states = [UpstreamGauges("u", prefix=prefix), UpstreamGauges("without-counters", prefix=prefix), UpstreamGauges("other")]
+    rows = {row["name"]: row.get("engine") for row in frame_of({}, states)["upstreams"]}
+    assert rows == {"u": {"running": 3.0, "max_running": 4.0, "hit_ratio": 0.75, "tokens_per_s": 812.0, "age_s": 2.0},
+                    "without-counters": {"running": 1.0, "hit_ratio": 0.25, "age_s": 0.0}, "other": None}
 
 
 @pytest.mark.parametrize("name", ["route-%d", "route-%d-" + "x" * 190])

@@ -1,5 +1,7 @@
 """policy.engine.sizing: what fits, and what to change."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,9 +65,31 @@ def test_explain_misfit_too_large_weights_name_a_smaller_model() -> None:
 
 
 def test_explain_size_names_contexts_by_type() -> None:
-    lines = explain_size(LLAMA_8B, fit(AUTO, 32.0))
+    lines = explain_size(LLAMA_8B, fit(AUTO, 32.0), AUTO)
     assert lines[0].endswith("KV cache 131,072 bytes per token")
     assert lines[-1].startswith("contexts of 8192 tokens that fit: ")
+
+
+def test_size_engine_several_processes_need_all_of_it_each() -> None:
+    """Three processes of which one has a draft model; the sizes are those of one process."""
+    draft = ModelShape("draft", 500_000_000, 16, 8, 64, int(0.3 * GIB), 131_072, 128_256, 1024)
+    wanted = WantedSize(4, 4096, "f16", "f16", 0.0)
+    one, all_of_them = fit(wanted, 64.0), fit(replace(wanted, n_processes=3, draft=draft), 64.0)
+    assert (all_of_them.n_slots, all_of_them.ctx_per_slot, all_of_them.n_processes) == (4, 4096, 3)
+    assert all_of_them.weight_bytes == 3 * one.weight_bytes + draft.weight_bytes(None)
+    assert all_of_them.kv_bytes == 3 * one.kv_bytes + 4 * 4096 * draft.kv_bytes_per_token("f16")
+    assert all_of_them.work_bytes == 3 * one.work_bytes + draft.work_bytes
+
+
+def test_size_engine_several_processes_auto_is_smaller() -> None:
+    """Where one process gets 8 slots, three are smaller or do not fit."""
+    three = replace(AUTO, n_processes=3)
+    assert fit(AUTO, 32.0).n_slots == 8
+    assert (fit(three, 32.0).n_slots, fit(three, 32.0).fits) == (2, True)
+    refused = fit(three, 12.0)
+    assert not refused.fits
+    assert "in 3 processes" in explain_misfit(LLAMA_8B, refused, three)
+    assert "speculation.mode: off" in explain_misfit(LLAMA_8B, refused, three)
 
 
 @given(st.floats(0.0, 512.0), st.integers(1, 64))

@@ -102,6 +102,17 @@ const UPSTREAM_COLUMNS = [
   { id: "why", title: "Why", align: "wrap", render: (row) => [row.why, row.limit_why && `limit: ${row.limit_why}`, BOUNDS.includes(row.bound_by) && `engine bound by ${row.bound_by}`].filter(Boolean).join("; ") || "–" },
 ];
 
+const places = (row) => [row.engine.running, row.engine.max_running].map((each) => count(each)).join(" / ");
+const ENGINE_COLUMNS = [
+  { id: "name", title: "Engine", render: (row) => row.name },
+  right("slots", "Running / slots", places),
+  right("hit", "Prompt from its cache", (row) => percent(row.engine.hit_ratio)),
+  right("kv", "KV memory used", (row) => percent(row.engine.kv_used_ratio)),
+  right("tokens", "Output", (row) => count(row.engine.tokens_per_s), "tokens/s"),
+  right("prefill", "Prefill", (row) => count(row.engine.prefill_tokens_per_s), "tokens/s"),
+  right("age", "Read", (row) => `${seconds(row.engine.age_s ?? 0)} ago`),
+];
+
 const byBadness = (one, other) => badnessOf(other) - badnessOf(one) || (other.rps ?? 0) - (one.rps ?? 0);
 
 function Findings({ findings }) {
@@ -148,6 +159,8 @@ export function View({ address, live, frame, frames, isPaused, theme }) {
     <section class="panel" onMouseLeave=${() => setHovered(null)}><${Table} caption="Upstreams, last minute, the worst first"
       columns=${UPSTREAM_COLUMNS} rows=${[...upstreams].sort(byBadness)} keyOf=${(row) => row.name} onSelect=${choose("upstream")}
       selected=${address.upstream} onHover=${(row) => setHovered(row && { upstream: row.name, route: "", q: "" })} /></section>
+    ${upstreams.some((row) => row.engine) && html`<section class="panel"><${Table} caption="Self-hosted engines, by their own metrics, last minute"
+      columns=${ENGINE_COLUMNS} rows=${upstreams.filter((row) => row.engine)} keyOf=${(row) => row.name} /></section>`}
     <section class="panel"><h2>Findings</h2><${Findings} findings=${frame.findings ?? []} /></section>
     <${Machine} frame=${frame} />`;
 }
