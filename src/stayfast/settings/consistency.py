@@ -44,6 +44,7 @@ _CALIBRATION_KEYS = ("max_error", "min_labels")  # without effect together with 
 _NO_REDIS, _NO_POSTGRES, _NO_SCHEMA, _NO_ZMQ = (
     f"needs a package that is not installed: pip install '.[{extra}]' in Stayfast's checkout"
     for extra in ("redis", "postgres", "schema", "kv-events"))
+_ENGINE_FIELDS = ("model", "speculation.draft", "cache_type_k", "cache_type_v")  # first words of an engine's refusals
 _MODELS = ("model.onnx", "onnx/model.onnx", "model.safetensors")
 
 
@@ -177,7 +178,9 @@ def _check_upstreams(settings: Settings, check_engine: Callable[[EngineConfig], 
     for name, upstream in settings.upstreams.items():
         if isinstance(upstream, EmbeddedUpstream) and (reason := embedded_engine_problem(check_engine,
                                                                                   upstream.engine)) is not None:
-            add_problem(("upstreams", name, "model"), reason.removeprefix("model "))
+            field, _, problem = reason.partition(" ")
+            is_named = field in _ENGINE_FIELDS  # else the reason is a sentence about the model
+            add_problem(("upstreams", name, *(field.split(".") if is_named else ("model",))), problem if is_named else reason)
         elif isinstance(upstream, HttpUpstream) and _is_itself(upstream.base_url, settings.server):
             add_problem(("upstreams", name, "base_url"), "is the address of this gateway (server.host, server.port): "
                         "requests would loop")
