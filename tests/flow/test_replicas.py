@@ -79,6 +79,25 @@ def test_request_waits_for_the_replica_if_its_deadline_holds_the_start() -> None
     run(main)
 
 
+def test_request_is_not_held_for_a_start_while_a_ready_replica_has_an_open_breaker() -> None:
+    """The other replica is slow for a moment, as its sibling was killed: it answers long before any start ends."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, {"a": starting(0.0), "b": starting(40.0)}, ("a", "b"), deadline=120.0)
+        await asyncio.sleep(5.0)
+        assert [rig.replica(name).is_ready for name in "ab"] == [True, False]
+        breaker = rig.system.registry["a"].own_health.breaker
+        breaker.record_verdicts(20, 0, loop.now())
+        assert breaker.traffic_share(loop.now()) == 0
+        held = [loop.create_task(rig.send()) for _ in range(4)]
+        served = await asyncio.gather(*held)
+        assert {one.reply.upstream for one in served} == {"a"}
+        assert max(one.ttft_s for one in served) < 1.0
+        await rig.close()
+
+    run(main)
+
+
 def test_request_with_a_shorter_deadline_goes_to_the_fallback_at_once() -> None:
     async def main(loop: SimLoop) -> None:
         rig = Rig(loop, {"gpu": starting(20.0), "provider": starting(0.0, OFF)}, ("gpu",), deadline=30.0,

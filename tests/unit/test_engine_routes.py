@@ -1,8 +1,10 @@
 """What routes get by default when all of their upstreams are engines of one's own."""
 
+import sys
+
 import pytest
 
-from stayfast.settings import Settings, SettingsText, load_settings
+from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
 from stayfast.settings.engine_routes import ENGINES
 
 UPSTREAMS = """upstreams:
@@ -21,7 +23,7 @@ def settings_of(route: str) -> Settings:
 
 @pytest.mark.parametrize(("route", "affinity", "tokenizer"), [
     ("[a, b]", "prefix", "upstream"),
-    ("{upstreams: [a, b], affinity: {max_load: 3}}", "prefix", "upstream"),
+    ("{upstreams: [a, b], affinity: {ttl_s: 60}}", "prefix", "upstream"),
     ("[a, c]", "prefix", ""),
     ("[t, r]", "prefix", ""),
     ("[a]", "off", "upstream"),
@@ -49,3 +51,19 @@ def test_engine_kinds_read_their_metrics_and_request_usage(kind: str) -> None:
     upstream = load_settings(SettingsText("f.yaml", text), {}).upstreams["a"]
     assert getattr(upstream, "engine_metrics", "") == "auto"
     assert getattr(upstream, "request_usage", False) is True
+
+
+@pytest.mark.parametrize(("upstream", "pool", "named"), [
+    ("", "{min_warm: 3}", "routes.m.pool.min_warm: must be at most 2"),
+    (", kv_events: {endpoint: 'tcp://a:5557'}", "{min_warm: 2}", "upstreams.a.kv_events: needs a package")])
+def test_engine_routes_that_cannot_work_name_the_field(
+        monkeypatch: pytest.MonkeyPatch, upstream: str, pool: str, named: str) -> None:
+    """More ready replicas than there are upstreams; KV events without pyzmq."""
+    monkeypatch.setitem(sys.modules, "zmq", None)
+    text = f"""upstreams:
+  a: {{kind: vllm, base_url: 'http://a:1'{upstream}}}
+  b: {{kind: vllm, base_url: 'http://b:1'}}
+routes: {{m: {{upstreams: [a, b], pool: {pool}}}}}"""
+    with pytest.raises(SettingsError) as caught:
+        load_settings(SettingsText("f.yaml", text), {})
+    assert named in str(caught.value)

@@ -88,7 +88,7 @@ def test_settings_invalid_value_is_reported(text: str, complaint: str) -> None:
     assert place.startswith(("f.yaml:3:", "f.yaml:4:"))
 
 
-WORDS = "openai, anthropic, gemini, bedrock, embedded, turn, simulated"  # of `kind`
+WORDS = "openai, anthropic, gemini, bedrock, embedded, turn, encoder, simulated"  # of `kind`
 
 
 @pytest.mark.parametrize(("upstream", "complaint"), [
@@ -106,7 +106,7 @@ WORDS = "openai, anthropic, gemini, bedrock, embedded, turn, simulated"  # of `k
     ("{kind: anthropic, key: k, apis: [chat]}",
      "upstreams.a.apis: must be among count_tokens, messages for kind anthropic, not chat"),
     ("{kind: openai, key: k, apis: [chats]}",
-     ('upstreams.a.apis[0]: must be one of chat, completions, embeddings, responses, messages, count_tokens, '
+     ('upstreams.a.apis[0]: must be one of chat, completions, embeddings, rerank, responses, messages, count_tokens, '
       'input_tokens, tokenize, gemini, converse, not "chats", '
      "did you mean chat?")),
     ("{kind: openai, key: k, headers: {'x:y': v}}", "upstreams.a.headers: 'x:y' is not a header's name"),

@@ -25,6 +25,7 @@ from stayfast.observe.metrics.definitions import (
 from stayfast.observe.snapshot.traffic import TrafficSink
 from stayfast.pipeline.plan import Route
 from stayfast.policy.histogram import middle_of
+from stayfast.policy.resilience.limits import MOST
 from stayfast.policy.warm.scaling import PoolLoad, PoolScaler, ScalingAdvice, merge_loads
 from stayfast.upstreams.state.signal_board import SignalBoard
 from stayfast.upstreams.state.upstream_state import UpstreamState
@@ -150,11 +151,11 @@ class PoolScaling:
 
 
 def _sum_places(members: Iterable[UpstreamState]) -> float | None:
-    """None: one of them has no limit, or none is ready."""
+    """None: of one of them no limit was set or learned, or none is ready."""
     limiters = [limiter for member in members for limiter in (member.lanes.values() if member.lanes else (
         member.whole_limiter,))]
-    n_places = sum(limiter.limit.value for limiter in limiters)
-    return n_places if limiters and n_places < inf else None
+    n_places = [limiter.limit.value for limiter in limiters]
+    return sum(n_places) if n_places and max(n_places) < MOST else None
 
 
 def _sum_waiting(signals: Iterable[EngineSignals]) -> float | None:

@@ -41,9 +41,10 @@ from stayfast.stores.sqlite import describe_problem
 AddProblem = Callable[[Path, str], None]
 ANY_MODEL = "*"
 _CALIBRATION_KEYS = ("max_error", "min_labels")  # without effect together with a fixed threshold
-_NO_REDIS, _NO_POSTGRES, _NO_SCHEMA = (
+_NO_REDIS, _NO_POSTGRES, _NO_SCHEMA, _NO_ZMQ = (
     f"needs a package that is not installed: pip install '.[{extra}]' in Stayfast's checkout"
-    for extra in ("redis", "postgres", "schema"))
+    for extra in ("redis", "postgres", "schema", "kv-events"))
+_ENGINE_FIELDS = ("model", "speculation.draft", "cache_type_k", "cache_type_v")  # first words of an engine's refusals
 _MODELS = ("model.onnx", "onnx/model.onnx", "model.safetensors")
 
 
@@ -102,6 +103,8 @@ def find_contradictions(settings: Settings, tree: Tree, check_engine: Callable[[
     _check_jobs(settings, add_problem)
     check_classifiers(settings, add_problem)
     check_pass_through(settings, add_problem)
+    _check_kv_events(settings, add_problem)
+    _check_pools(settings, add_problem)
     if settings.fleet.url is not None and find_spec("redis") is None:
         add_problem(("fleet", "url"), _NO_REDIS)
     _check_job_stores(settings.jobs, add_problem)
@@ -125,6 +128,22 @@ def _check_tokenizers(settings: Settings, add_problem: AddProblem) -> None:
             add_problem(path, f"no such file: {quote(tokenizer)}")
         elif find_spec(package) is None:
             add_problem(path, f"needs the package {package}, which is not installed: {INSTALL_HINT}")
+
+
+def _check_kv_events(settings: Settings, add_problem: AddProblem) -> None:
+    missing = find_spec("zmq") is None
+    for name, upstream in settings.upstreams.items():
+        if missing and isinstance(upstream, HttpUpstream) and upstream.kv_events is not None:
+            add_problem(("upstreams", name, "kv_events"), _NO_ZMQ)
+
+
+def _check_pools(settings: Settings, add_problem: AddProblem) -> None:
+    """More ready replicas than a route has upstreams are never there."""
+    for name, route in settings.routes.items():
+        n_upstreams = len(set(route.own_upstreams))
+        if route.pool.min_warm > max(1, n_upstreams):
+            add_problem(("routes", name, "pool", "min_warm"), f"must be at most {n_upstreams}, the number of the route's "
+                        f"upstreams, not {route.pool.min_warm}: each replica is an upstream of its own")
 
 
 def _check_tls(server: ServerConfig, add_problem: AddProblem) -> None:
@@ -160,7 +179,9 @@ def _check_upstreams(settings: Settings, check_engine: Callable[[EngineConfig], 
     for name, upstream in settings.upstreams.items():
         if isinstance(upstream, EmbeddedUpstream) and (reason := embedded_engine_problem(check_engine,
                                                                                   upstream.engine)) is not None:
-            add_problem(("upstreams", name, "model"), reason.removeprefix("model "))
+            field, _, problem = reason.partition(" ")
+            is_named = field in _ENGINE_FIELDS  # else the reason is a sentence about the model
+            add_problem(("upstreams", name, *(field.split(".") if is_named else ("model",))), problem if is_named else reason)
         elif isinstance(upstream, HttpUpstream) and _is_itself(upstream.base_url, settings.server):
             add_problem(("upstreams", name, "base_url"), "is the address of this gateway (server.host, server.port): "
                         "requests would loop")

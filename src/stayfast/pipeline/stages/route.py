@@ -100,8 +100,10 @@ class Router:
                     admitted.band, admitted.share, hold=route.pool if hold_until else None, hold_until=hold_until)
 
     def _hold_until(self, ex: Exchange, pool: RoutePool, targets: tuple[Target, ...], *, has_fallback: bool) -> float:
-        """Until when the request waits for a replica that starts; 0: a target is usable, or the time is too short."""
-        if self._is_usable(targets[0], ex.request.model):
+        """Until when the request waits for a replica that starts; 0: a target is usable, or the time is too short. A ready
+        replica whose breaker is open ends the wait too: probes close a breaker in seconds, and no start is as short.
+        """
+        if self._is_usable(targets[0], ex.request.model) or any(target.member.is_ready_replica for target in targets):
             return 0.0
         pool.wake_one()
         now, names = self._clock.now(), [target.member.upstream.name for target in targets]

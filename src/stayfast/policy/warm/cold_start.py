@@ -10,7 +10,8 @@ which is right. Rule: the 90th percentile (nearest rank) of the last 20 starts; 
 Source: nearest-rank percentiles are textbook; what has lasted t lasts about t more (Gott, "Implications of the Copernican
 principle", Nature, 1993).
 When wrong: a start after a new image is longer than all before; the p90 of few starts is their maximum. A start that failed
-teaches nothing.
+teaches nothing. Only the gateway's own checks show a start, so the time that a replica was gone before it counts as a part
+of it; more than MAX_START_S is taken for such an absence, and teaches nothing.
 """
 
 from collections import deque
@@ -19,6 +20,7 @@ from typing import Final
 
 N_STARTS: Final = 20
 N_ENOUGH: Final = 5  # starts without the prior
+MAX_START_S: Final = 3600.0
 _LATE_SHARE: Final = 0.1
 
 
@@ -32,8 +34,9 @@ class ColdStartTimes:
         self._starts_s: deque[float] = deque(maxlen=N_STARTS)
 
     def add_start(self, seconds: float) -> None:
-        """A start ended with a first token after so long."""
-        self._starts_s.append(seconds)
+        """A start ended with a first token after so long. More than MAX_START_S is no start."""
+        if seconds <= MAX_START_S:
+            self._starts_s.append(seconds)
 
     @property
     def n_starts(self) -> int:

@@ -299,6 +299,11 @@ class UpstreamState:
             seconds *= self.flow.load_factor(now)
         return CandidateLoad(seconds, share, share == 0.0 and breaker.needs_probe(now))
 
+    @property
+    def is_ready_replica(self) -> bool:
+        """Whether it is an engine of your own that sent a token since its start; its breaker may be open."""
+        return self.replica is not None and self.replica.is_ready
+
     def is_healthy(self, now: float, model: str) -> bool:
         """Whether it is not suspended, its breaker not open, and its replica ready."""
         health = self.health_of(model)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stayfast.policy.warm.cold_start import ColdStartTimes, may_wait
+from stayfast.policy.warm.cold_start import MAX_START_S, ColdStartTimes, may_wait
 
 
 def test_cold_starts_prior_counts_until_enough_are_known() -> None:
@@ -17,6 +17,14 @@ def test_cold_starts_prior_counts_until_enough_are_known() -> None:
 def test_late_start_is_expected_to_last_about_as_long_again() -> None:
     times = ColdStartTimes(60.0)
     assert [times.left_s(at) for at in (0.0, 50.0, 60.0, 100.0)] == [60.0, 10.0, 6.0, 46.0]
+
+
+def test_replica_that_was_gone_for_hours_teaches_no_start() -> None:
+    times = ColdStartTimes(60.0)
+    times.add_start(MAX_START_S + 1.0)
+    assert (times.n_starts, times.p90_s) == (0, 60.0)
+    times.add_start(MAX_START_S)
+    assert times.p90_s == MAX_START_S
 
 
 @pytest.mark.parametrize(("left_s", "time_left_s", "max_hold_s", "expected"), [

@@ -24,7 +24,8 @@ async def hold_until_ready(ex: Exchange, plan: Plan, pool: RoutePool, clock: Clo
     try:
         while True:
             now = clock.now()
-            ready = tuple([one for one in plan.candidates if one.member.load_of(now, one.model or model).share > 0])
+            ready = tuple([one for one in plan.candidates
+                           if one.member.is_ready_replica or one.member.load_of(now, one.model or model).share > 0])
             if ready or now >= plan.hold_until or not await pool.wait_changed(plan.hold_until):
                 break
     except asyncio.CancelledError:
