@@ -24,6 +24,7 @@ from stayfast.observe.metrics.definitions import (
 from stayfast.pipeline.plan import Route
 from stayfast.policy.histogram import LogHistogram, middle_of
 from stayfast.policy.warm.scaling import PoolLoad, PoolScaler, ScalingAdvice, merge_loads
+from stayfast.upstreams.state.signal_board import SignalBoard
 from stayfast.upstreams.state.upstream_state import UpstreamState
 
 EVERY_S: Final = 5.0
@@ -52,8 +53,11 @@ class PoolReport(msgspec.Struct, frozen=True):
 class PoolScaling:
     """Of one process. Only worker 0 runs it."""
 
-    def __init__(self, current: CurrentSystem, clock: Clock, first_tokens: Callable[[str, float], LogHistogram]) -> None:
+    def __init__(self, current: CurrentSystem, clock: Clock, first_tokens: Callable[[str, float], LogHistogram],
+                 signals: SignalBoard) -> None:
+        """signals: of the engines, which show their KV memory."""
         self._current = current
+        self._signals = signals
         self._clock = clock
         self._first_tokens = first_tokens
         self._scalers: dict[str, PoolScaler] = {}
@@ -101,11 +105,17 @@ class PoolScaling:
         return PoolLoad(
             len(members), len(ready), sum(member.n_waiting for member in members) + pool.n_held,
             sum(member.n_in_flight for member in members), _sum_places(ready),
-            _backlog_tokens(members), _prefill_rate(ready),
+            _backlog_tokens(members), _prefill_rate(ready), self._read_kv_used(members),
             cold_start_s=max(replica.cold_start_s for replica in pool.replicas.values()),
             floor_s=min((member.fastest_ttft_s for member in ready if member.fastest_ttft_s), default=None),
             slo_s=slo.under_s if slo is not None else None, n_first=sum(counts.values()),
             n_late=sum(n for bucket, n in counts.items() if slo is not None and middle_of(bucket) > slo.under_s))
+
+    def _read_kv_used(self, members: Iterable[UpstreamState]) -> float | None:
+        """Of the fullest replica; None: no engine shows it, or not lately."""
+        now = self._clock.now()
+        shown = [self._signals.signals_of(member.upstream.name, now) for member in members]
+        return max((one.kv_used_ratio for one in shown if one is not None and one.kv_used_ratio is not None), default=None)
 
     def report(self) -> bytes:
         """The JSON of `GET /admin/scaling`. Without pools, or without a fresh advice, `pools` is empty."""

@@ -132,7 +132,8 @@ class Observers:
         self.writer = LineWriter(log_config(settings))
         self.log = LogSink(log_config(settings), self.writer, clock)
         traffic = TrafficSink(clock, current.first_token_bound)
-        scaling = PoolScaling(current, clock, traffic.first_tokens)
+        board = SignalBoard(settings.metrics.engine_interval_s)
+        scaling = PoolScaling(current, clock, traffic.first_tokens, board)
         self.metrics = MetricsSink(clock, slo_bounds_s(settings), traffic=traffic, lost=self._lost,
                                    in_flight=current.in_flight, queued=current.queued,
                                    gauges=lambda: current.gauges() | self.fleet.gauges() | scaling.gauges() | {
@@ -164,7 +165,7 @@ class Observers:
         if self.leases is not None:
             self.leases.leader.count_live = lambda: self.fleet.part.n_gateways
         peers, versions = siblings or WorkerPeers(), PromptVersions(clock)
-        signals = SignalPublisher(SignalBoard(settings.metrics.engine_interval_s), peers, wrap_signals)
+        signals = SignalPublisher(board, peers, wrap_signals)
         self.snapshots = make_snapshots(
             gateway, SnapshotSource(traffic, self.probes, reported, current, clock, flush=self.batch.flush, worker=peers.n,
                                     is_draining=lambda: self.fleet.part.is_draining, read_fleet=self.fleet.rows,
