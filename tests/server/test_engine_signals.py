@@ -27,13 +27,14 @@ class EnginePages:
 
     def __init__(self, page: bytes) -> None:
         self.instants: list[float] = []
-        instants = self.instants
+        self.is_broken = False
+        engine, instants = self, self.instants
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                body = page if self.path == "/metrics" else b""
+                body = page if self.path == "/metrics" and not engine.is_broken else b""
                 if self.path == "/metrics":
                     instants.append(time.monotonic())
                 self.send_response(200 if body else 404)
@@ -130,3 +131,28 @@ def read_frame(url: str) -> bytes:
             if line.startswith(b"data: "):
                 return bytes(line[len(b"data: "):])
     pytest.fail("no frame")
+
+
+def test_engine_signals_that_stop_are_unknown_to_state_and_scaling(tmp_path: Path, pages: EnginePages) -> None:
+    settings = f"""\
+upstreams:
+  gpu: {{kind: vllm, base_url: "{pages.url}", warm: {{phases: "on"}}}}
+  tiny: {{kind: embedded}}
+routes: {{m: [tiny], g: [gpu]}}
+metrics: {{engine_interval_s: 0.5}}
+server: {{drain_grace_s: 0}}
+"""
+    with running(tmp_path, 1, settings) as gateway:
+        def read() -> tuple[bool, object]:
+            state, pools = json.loads(gateway.get("/debug/state")), json.loads(gateway.get("/admin/scaling"))["pools"]
+            return "engine" in state["upstreams"]["gpu"], pools.get("g", {}).get("kv_used_ratio")
+
+        ends_at = time.monotonic() + 30
+        while time.monotonic() < ends_at and (found := read()) != (True, 0.25):
+            time.sleep(0.1)
+        assert found == (True, 0.25)
+        pages.is_broken = True
+        ends_at = time.monotonic() + 30
+        while time.monotonic() < ends_at and (found := read()) != (False, None):
+            time.sleep(0.1)
+        assert found == (False, None)

@@ -12,6 +12,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.policy.routing.block_index import BlockIndex, chain_root, hash_tokens
 from stayfast.policy.routing.kv_event_order import KvEventOrder
 from stayfast.upstreams.kv_event_reader import KvEventReader, KvEventsConfig, NoZmq, load_zmq
+from stayfast.wire.kv_events import MAX_PAYLOAD_BYTES
 from tests.kv_recording import removed, stored
 from tests.ports import free_port
 from tests.server.kv_publisher import KvPublisher
@@ -61,6 +62,40 @@ def test_reader_events_before_the_connection_are_replayed(*, has_topic: bool) ->
                 engine.publish(stored([3], [5, 6], 2), removed(1))
                 await wait_until(lambda: reader.order.n_events == 3)
                 assert held(reader, 7, 8) == 0
+
+    run(main)
+
+
+def test_reader_batch_of_ten_thousand_blocks_is_whole_and_leaves_the_loop_to_others() -> None:
+    n = 10_000
+
+    async def main() -> None:
+        with publisher() as engine:
+            async with reading(engine.endpoint, engine.replay) as reader:
+                await wait_until(lambda: held(reader, 1, 2) == 0)
+                engine.publish(stored(list(range(n)), list(range(2 * n))))
+                seen = set[int]()
+                while len(reader.order.index) < n:
+                    seen.add(len(reader.order.index))
+                    await asyncio.sleep(0)
+                assert len(seen) > 2  # others run between its pieces
+                assert held(reader, *range(2 * n)) == n
+
+    run(main)
+
+
+def test_reader_message_over_the_limit_is_not_held_in_memory() -> None:
+    async def main() -> None:
+        with publisher() as engine:
+            async with reading(engine.endpoint) as reader:
+                await wait_until(lambda: reader.is_connected)
+                n_largest = MAX_PAYLOAD_BYTES + 1
+                engine.publish(["x" * n_largest])
+                await wait_until(lambda: not reader.is_connected)
+                assert reader.order.n_malformed == 0  # it was not received at all
+                await wait_until(lambda: reader.is_connected)
+                engine.publish(stored([1], [1, 2]))
+                await wait_until(lambda: held(reader, 1, 2) == 1)
 
     run(main)
 

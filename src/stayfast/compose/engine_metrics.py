@@ -59,7 +59,9 @@ def is_scraped(upstream: Upstream) -> bool:
 
 def make_scrapers(settings: Settings, doors: Mapping[str, EngineEndpoint], publisher: SignalPublisher, *,
                   count_queued: Callable[[str], int], clock: Clock, rng: Rng) -> dict[str, EngineScraper]:
-    """By upstream. doors: of embedded engines. count_queued: requests that wait in the gateway for an upstream."""
+    """By upstream. doors: of embedded engines. count_queued: requests that wait in the gateway for an upstream. All read at
+    the board's interval, also after a reload with another one: it says for how long readings count.
+    """
     scrapers: dict[str, EngineScraper] = {}
     publisher.board.keep_only(settings.upstreams)
     for name, upstream in settings.upstreams.items():
@@ -67,11 +69,11 @@ def make_scrapers(settings: Settings, doors: Mapping[str, EngineEndpoint], publi
         if isinstance(upstream, HttpUpstream) and upstream.engine_metrics != "off":
             kind = None if upstream.engine_metrics == "auto" else upstream.engine_metrics
             scrapers[name] = EngineScraper(kind, EnginePageClient(name, upstream, clock), clock, rng, publish=publish,
-                                           count_queued=queued, interval_s=settings.metrics.engine_interval_s)
+                                           count_queued=queued, interval_s=publisher.board.interval_s)
         elif isinstance(upstream, EmbeddedUpstream) and name in doors:
             scrapers[name] = EngineScraper("llamacpp", EmbeddedPageClient(name, doors[name], clock), clock, rng,
                                            publish=publish, count_queued=queued,
-                                           interval_s=settings.metrics.engine_interval_s)
+                                           interval_s=publisher.board.interval_s)
     return scrapers
 
 

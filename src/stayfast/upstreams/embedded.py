@@ -186,9 +186,11 @@ class _LocalStream:
         return self._stream.cut()
 
     def close(self) -> None:
-        self._stream.close()
-        if self._slot is not None:
-            self._slot.release()
+        try:
+            self._stream.close()
+        finally:
+            if self._slot is not None:
+                self._slot.release()
 
 
 class _TakenSlot:

@@ -1,8 +1,9 @@
 """Reads the KV events of one engine over ZMQ, replays what it missed, and keeps the index of its cache.
 
-A SUB socket reconnects by itself; its monitor shows when. While there is no connection, nothing is known of the cache. At
-most RECEIVE_LIMIT messages wait; beyond that the publisher drops, which shows as a gap. Each worker of a gateway reads for
-itself: an engine sends its events to each (docs/decisions/0035-kv-events.md).
+The monitor of a SUB socket shows when it is connected. While it is not, nothing is known of the cache. At most RECEIVE_LIMIT
+messages wait; beyond that the publisher drops, which shows as a gap. One of more than MAX_PAYLOAD_BYTES ends the connection.
+A long one is decoded in a thread, and applied in pieces. Each worker of a gateway reads for itself: an engine sends its
+events to each (docs/decisions/0035-kv-events.md).
 """
 
 import asyncio
@@ -16,9 +17,10 @@ from stayfast.core.clock import Clock
 from stayfast.core.kv_events import KvBatch
 from stayfast.core.setting import SettingDoc, check_bounds
 from stayfast.policy.routing.kv_event_order import KvEventOrder
-from stayfast.wire.kv_events import decode_message, encode_number
+from stayfast.wire.kv_events import MAX_PAYLOAD_BYTES, ReplayEnd, decode_message, encode_number
 
 RECEIVE_LIMIT: Final = 20_000  # messages that wait in the socket
+LONG_BYTES: Final = 32 << 10  # some 300 blocks: half a millisecond
 REPLAY_S: Final = 5.0  # between two messages of a replay: vLLM looks for requests every 0.1 s
 MAX_REPLAYED: Final = 100_000  # messages; vLLM stores 10,000
 RETRY_S: Final = 1.0
@@ -93,6 +95,7 @@ class KvEventReader:
         zmq = self._zmq
         with _opened(context, zmq.SUB) as socket:
             socket.setsockopt(zmq.RCVHWM, RECEIVE_LIMIT)
+            socket.setsockopt(zmq.MAXMSGSIZE, MAX_PAYLOAD_BYTES)
             socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
             socket.setsockopt(zmq.SUBSCRIBE, self._config.topic.encode())
             monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
@@ -103,21 +106,23 @@ class KvEventReader:
             try:
                 while True:
                     ready = dict(await poller.poll())
-                    if monitor in ready:
-                        await self._read_connection(context, monitor)
+                    if monitor in ready and not await self._read_connection(context, monitor):
+                        return  # after a message over the limit, ZMQ does not connect again
                     if socket in ready:
                         await self._take(context, await socket.recv_multipart())
                     await asyncio.sleep(0)  # a burst of messages must not hold up requests
             finally:
                 socket.disable_monitor()
 
-    async def _read_connection(self, context: Any, monitor: Any) -> None:
+    async def _read_connection(self, context: Any, monitor: Any) -> bool:
+        """Whether there is a connection."""
         event = int.from_bytes((await monitor.recv_multipart())[0][:2], "little")
         if event == self._zmq.EVENT_DISCONNECTED:
             self._note_lost()
-            return
+            return False
         self.is_connected, self.lost_at = True, None
         await self._catch_up(context)
+        return True
 
     async def _catch_up(self, context: Any) -> None:
         """After a connection: replay what was published before it."""
@@ -126,24 +131,31 @@ class KvEventReader:
             await self._replay(context, 0, is_new=True)
 
     async def _take(self, context: Any, frames: list[bytes]) -> None:
-        batch, order = decode_message(frames), self.order
+        batch, order = await _decode(frames), self.order
         if not isinstance(batch, KvBatch):
             order.n_malformed += 1
         elif not order.take(batch, self._clock.now()):
             if self._config.replay:
                 await self._replay(context, order.next_number or 0)
             order.close_gap(batch, self._clock.now())
+        await self._apply_rest()
+
+    async def _apply_rest(self) -> None:
+        """All of the newest batch, between requests."""
+        for _ in self.order.apply_in_steps():
+            await asyncio.sleep(0)
 
     async def _replay(self, context: Any, start: int, *, is_new: bool = False) -> bool:
         """Apply what is replayed from a number on. is_new: after a connection. False: the engine restarted before it."""
         order, zmq = self.order, self._zmq
         with _opened(context, zmq.DEALER) as socket:
+            socket.setsockopt(zmq.MAXMSGSIZE, MAX_PAYLOAD_BYTES)
             socket.connect(self._config.replay)
             await socket.send_multipart([b"", encode_number(start)])
             for _ in range(MAX_REPLAYED):
                 if not await socket.poll(REPLAY_S * 1000):
                     break
-                message = decode_message(await socket.recv_multipart())
+                message = await _decode(await socket.recv_multipart())
                 if message is None:
                     order.n_malformed += 1
                     continue
@@ -154,6 +166,7 @@ class KvEventReader:
                 if batch is None:
                     return True
                 order.take_replayed(batch, self._clock.now())
+                await self._apply_rest()
                 await asyncio.sleep(0)
         if is_new:  # no answer: as without a replay
             order.connect(has_replay=False)
@@ -166,6 +179,12 @@ class KvEventReader:
 
     def __repr__(self) -> str:
         return f"<KvEventReader {self._config.endpoint}: {self.order!r}>"
+
+
+async def _decode(frames: list[bytes]) -> KvBatch | ReplayEnd | None:
+    if sum(map(len, frames)) > LONG_BYTES:
+        return await asyncio.to_thread(decode_message, frames)
+    return decode_message(frames)
 
 
 @contextmanager

@@ -13,20 +13,24 @@ from typing import Any, Final, TypeGuard
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stayfast.core.kv_events import AllCleared, BlockHash, BlocksRemoved, BlocksStored, KvBatch, KvEvent
 
-MAX_PAYLOAD_BYTES: Final = 64 << 20  # a batch of a million tokens has 5 MB
+MAX_PAYLOAD_BYTES: Final = 8 << 20  # a batch of a million tokens has 5 MB
+MAX_HASH_BYTES: Final = 64
+MAX_BLOCK_TOKENS: Final = 1 << 16
+MAX_EVENT_BLOCKS: Final = 512  # longer events are divided, so that an index takes them in pieces
 MAX_TEXT: Final = 256
 NUMBER_BYTES: Final = 8
 _END: Final = (1 << 64) - 1  # -1, as an unsigned number
-_HASH: Final = int | bytes
 _WINDOWS: Final = ("sliding_window", "sliding_window_mla", "mamba", "chunked_local_attention", "encoder_only_attention",
                    "cross_attention")  # groups of layers that hold less than a whole prefix
 _STORED: Final = ("type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name",
                   "extra_keys", "group_idx", "kv_cache_spec_kind")
 _REMOVED: Final = ("type", "block_hashes", "medium", "group_idx")
 _DECODER: Final = msgspec.msgpack.Decoder()
+_LISTS: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])  # a long batch in one piece would hold up other threads
 
 
 class ReplayEnd(Struct, frozen=True):
@@ -41,13 +45,13 @@ def decode_message(frames: Sequence[bytes]) -> KvBatch | ReplayEnd | None:
     if not payload or number == _END:
         return ReplayEnd()
     try:
-        read = _DECODER.decode(payload)
+        read = _LISTS.decode(payload)
+        if len(read) < 2:
+            return None
+        ts, rank = _DECODER.decode(read[0]), _DECODER.decode(read[2]) if len(read) > 2 else None
+        events, n_unknown, n_malformed = _read_events(_LISTS.decode(read[1]))
     except (ValueError, RecursionError):  # msgspec.DecodeError is a ValueError
         return None
-    if not isinstance(read, list) or len(read) < 2 or not isinstance(read[1], list):
-        return None
-    ts, rank = read[0], read[2] if len(read) > 2 else None
-    events, n_unknown, n_malformed = _read_events(read[1])
     return KvBatch(number, float(ts) if isinstance(ts, int | float) and isfinite(ts) else 0.0, tuple(events),
                    rank if isinstance(rank, int) else 0, n_unknown, n_malformed)
 
@@ -57,11 +61,11 @@ def encode_number(number: int) -> bytes:
     return number.to_bytes(NUMBER_BYTES, "big")
 
 
-def _read_events(raw: list[Any]) -> tuple[list[KvEvent], int, int]:
+def _read_events(encoded: list[msgspec.Raw]) -> tuple[list[KvEvent], int, int]:
     """The known events, and how many were unknown and malformed."""
     found: list[KvEvent] = []
     n_unknown = n_malformed = 0
-    for one in raw:
+    for one in map(_DECODER.decode, encoded):
         fields = dict(zip(_STORED if one[:1] == ["BlockStored"] else _REMOVED, one, strict=False)
                       ) if isinstance(one, list) else one if isinstance(one, dict) else {}
         name = fields.get("type")
@@ -71,14 +75,27 @@ def _read_events(raw: list[Any]) -> tuple[list[KvEvent], int, int]:
         elif (event := read(fields)) is None:
             n_malformed += 1
         else:
-            found.append(event)
+            found += _divide(event)
     return found, n_unknown, n_malformed
+
+
+def _divide(event: KvEvent) -> Sequence[KvEvent]:
+    """The same in pieces of at most MAX_EVENT_BLOCKS; each continues the prompt of the one before."""
+    if isinstance(event, AllCleared) or len(event.hashes) <= MAX_EVENT_BLOCKS:
+        return (event,)
+    starts, hashes = range(0, len(event.hashes), MAX_EVENT_BLOCKS), event.hashes
+    if isinstance(event, BlocksRemoved):
+        return [replace(event, hashes=hashes[at:at + MAX_EVENT_BLOCKS]) for at in starts]
+    size = event.block_size
+    return [replace(event, hashes=hashes[at:at + MAX_EVENT_BLOCKS], parent=hashes[at - 1] if at else event.parent,
+                    token_ids=event.token_ids[at * size:(at + MAX_EVENT_BLOCKS) * size]) for at in starts]
 
 
 def _read_stored(fields: Mapping[Any, Any]) -> BlocksStored | None:
     hashes, parent, token_ids = fields.get("block_hashes"), fields.get("parent_block_hash"), fields.get("token_ids")
     block_size, medium, group = fields.get("block_size"), _text(fields.get("medium")), _number(fields.get("group_idx"))
-    if not _are_hashes(hashes) or type(block_size) is not int or block_size < 1 or not isinstance(parent, _HASH | None):
+    if (not _are_hashes(hashes) or not hashes or type(block_size) is not int or not 1 <= block_size <= MAX_BLOCK_TOKENS
+            or not (parent is None or _are_hashes([parent]))):
         return None
     lora = _text(fields.get("lora_name")) or (str(lora_id) if isinstance(lora_id := fields.get("lora_id"), int) else "")
     if fields.get("kv_cache_spec_kind") in _WINDOWS or _has_extra(fields.get("extra_keys"), lora):
@@ -105,7 +122,8 @@ _READERS: Final[Mapping[str, Callable[[Mapping[Any, Any]], KvEvent | None]]] = {
 
 
 def _are_hashes(value: Any) -> TypeGuard[list[BlockHash]]:
-    return isinstance(value, list) and all(isinstance(one, _HASH) for one in value)
+    return isinstance(value, list) and all(
+        isinstance(one, int) or (isinstance(one, bytes) and len(one) <= MAX_HASH_BYTES) for one in value)
 
 
 def _has_extra(value: Any, lora: str) -> bool:

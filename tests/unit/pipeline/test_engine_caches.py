@@ -170,3 +170,21 @@ def test_learn_ids_that_are_none_count_as_no_answer() -> None:
         assert caches.tokenized["failed"] == 2
 
     run(main)
+
+
+def test_learn_goes_on_when_a_reload_removes_the_upstream_that_comes_next() -> None:
+    async def main(loop: SimLoop) -> None:
+        caches, other = caches_of(Tokenizer(fails=True), Tokenizer(fails=True)), caches_of(Tokenizer())
+        first, second = ask("many words " * 1000), ask("other words " * 1000)
+        caches.cached_tokens(first, ["a", "b"], 0.0)
+        task = asyncio.create_task(caches.run())
+        await asyncio.sleep(0.005)  # one of them tokenizes
+        caches.caches = {"c": other.caches["a"]}
+        await asyncio.sleep(1)
+        caches.cached_tokens(second, ["c"], 0.0)
+        await asyncio.sleep(1)
+        assert caches.tokenized == {"learned": 1, "failed": 1, "skipped": 0}
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run(main)

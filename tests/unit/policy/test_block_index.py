@@ -1,6 +1,7 @@
 """policy/routing/block_index: what an engine holds, against a model of one and a recording of a real one."""
 
 from random import Random
+from time import process_time
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -179,3 +180,21 @@ def test_hash_tokens_equal_exactly_for_equal_beginnings(one: list[int], other: l
     first, second = hash_tokens(one, SIZE, 0), hash_tokens(other, SIZE, 0)
     assert sum(a == b for a, b in zip(first, second, strict=False)) == n_same // SIZE
     assert len(first) == len(one) // SIZE
+
+
+def test_index_event_of_more_blocks_than_it_holds_is_not_taken() -> None:
+    index = complete_index(max_blocks=3)
+    index.apply(batch(stored((1, 2, 3, 4), [1] * 4 * SIZE)))
+    assert (len(index), index.is_complete, index.n_unlinked) == (0, False, 4)
+
+
+def test_index_many_ranks_cleared_in_turn_cost_no_scan_of_the_others() -> None:
+    """A thousand clears of small ranks beside a large one: a scan of it for each would touch 40 million blocks."""
+    index = complete_index(max_blocks=100_000)
+    tokens = list(range(40_000 * SIZE))
+    index.apply(batch(stored(tuple(range(40_000)), tokens)))
+    began_at = process_time()
+    for rank in range(1, 1001):
+        index.apply(batch(stored((7,), [rank] * SIZE), AllCleared(), AllCleared(), rank=rank))
+    assert process_time() - began_at < 1.0
+    assert len(index) == 40_000

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stayfast.core.kv_events import BlocksStored, KvBatch
 from stayfast.policy.routing.block_index import BlockIndex, chain_root, hash_tokens
-from stayfast.policy.routing.kv_event_order import KvEventOrder
+from stayfast.policy.routing.kv_event_order import AT_ONCE, KvEventOrder
 
 
 def batch(number: int, ts: float | None = None) -> KvBatch:
@@ -169,3 +169,22 @@ def test_order_lossy_transport_never_claims_what_is_not_there(seed: int, has_rep
             for other in range(token + 1):
                 n_held = held(order, other)
                 assert n_held is None or bool(n_held) == (other in engine.tokens)
+
+
+def test_order_long_batch_is_applied_in_steps() -> None:
+    order, step = order_with(0), AT_ONCE // 2
+    n = 3 * step + 1
+    events = tuple(BlocksStored((number,), None, (number,), 1) for number in range(n))
+    assert order.take(KvBatch(0, 0.0, events), 0.0)
+    counts = [len(order.index), *(len(order.index) for _ in order.apply_in_steps())]
+    assert counts == [step, 2 * step, 3 * step, n]
+    assert order.take(KvBatch(1, 1.0, tuple(BlocksStored((number,), None, (number,), 1) for number in range(n, 2 * n))), 0.0)
+    assert order.take(KvBatch(2, 2.0, ()), 0.0)  # the rest comes first
+    assert len(order.index) == 2 * n
+
+
+def test_order_long_batch_before_a_gap_leaves_nothing() -> None:
+    order = order_with(0)
+    order.take(KvBatch(0, 0.0, tuple(BlocksStored((number,), None, (number,), 1) for number in range(1000))), 0.0)
+    order.connect(has_replay=False)
+    assert (list(order.apply_in_steps()), len(order.index)) == ([], 0)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.kv_events import AllCleared, BlocksRemoved, BlocksStored, KvBatch
-from stayfast.wire.kv_events import ReplayEnd, decode_message, encode_number
+from stayfast.policy.routing.block_index import BlockIndex, chain_root, hash_tokens
+from stayfast.wire.kv_events import MAX_EVENT_BLOCKS, MAX_PAYLOAD_BYTES, ReplayEnd, decode_message, encode_number
 from tests.kv_recording import frames, read_recording, removed, stored
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -100,3 +101,31 @@ def test_decode_message_junk_events_raise_nothing_and_all_count(ts: Any, events:
         return
     batch = batch_of([b"", encode_number(3), payload])
     assert len(batch.events) + batch.n_unknown + batch.n_malformed == len(events)
+
+
+def test_decode_message_long_event_is_divided_and_indexed_as_one() -> None:
+    n = 2 * MAX_EVENT_BLOCKS + 3
+    tokens = list(range(4 * n))
+    batch = batch_of(frames(0, stored(list(range(n)), tokens, size=4), removed(*range(n - 1, 0, -1))))
+    sizes = [len(event.hashes) for event in batch.events if not isinstance(event, AllCleared)]
+    assert sizes == [MAX_EVENT_BLOCKS, MAX_EVENT_BLOCKS, 3, MAX_EVENT_BLOCKS, MAX_EVENT_BLOCKS, 2]
+    index, chain = BlockIndex(), hash_tokens(tokens, 4, chain_root())
+    index.begin(is_complete=True)
+    for at, n_held in zip(range(len(batch.events)), (512, 1024, n, n - 512, n - 1024, 1), strict=True):
+        index.apply_event(batch.events[at], 0)
+        assert index.n_held(chain) == n_held
+
+
+@pytest.mark.parametrize("changes", [
+    {"block_hashes": [], "token_ids": [], "block_size": 10**9}, {"block_size": 10**9}, {"block_size": 0}, {"block_size": -4},
+    {"block_hashes": [b"x" * 65]}, {"parent_block_hash": b"x" * 65}, {"token_ids": ["1", "2", "3", "4"]},
+    {"token_ids": [1, 2, 3, 2.5]}, {"token_ids": [True] * 4}])
+def test_decode_message_hostile_block_is_malformed(changes: dict[str, Any]) -> None:
+    block = {"type": "BlockStored", "block_hashes": [7], "token_ids": [1, 2, 3, 4], "block_size": 4}
+    assert len(batch_of(frames(0, block)).events) == 1
+    batch = batch_of(frames(0, {**block, **changes}))
+    assert (batch.events, batch.n_malformed) == ((), 1)
+
+
+def test_decode_message_over_the_largest_payload_is_none() -> None:
+    assert decode_message([b"", encode_number(0), bytes(MAX_PAYLOAD_BYTES + 1)]) is None

@@ -124,10 +124,10 @@ class EngineCaches:
 
     async def _learn(self, prompt: _Unlearned) -> None:
         """Let the engines take turns; the next one, where one has no answer."""
-        names = [name for name in prompt.upstreams if name in self.caches]
+        caches = [self.caches[name] for name in prompt.upstreams if name in self.caches]  # a reload may change them
         self._turn = turn = self._turn + 1
-        for at in range(min(2, len(names))):
-            token_ids = await self.caches[names[(turn + at) % len(names)]].tokenizer.tokenize(prompt.request)
+        for at in range(min(2, len(caches))):
+            token_ids = await caches[(turn + at) % len(caches)].tokenizer.tokenize(prompt.request)
             if token_ids and min(token_ids) >= 0 and max(token_ids) <= MAX_TOKEN_ID:
                 self._learned.learn(prompt.blocks, prompt.n_bytes, token_ids, BLOCK_BYTES)
                 self.tokenized["learned"] += 1

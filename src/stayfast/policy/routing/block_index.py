@@ -25,14 +25,14 @@ from array import array
 from collections.abc import Sequence
 from typing import Final
 
-from stayfast.core.kv_events import AllCleared, BlockHash, BlocksRemoved, BlocksStored, KvBatch
+from stayfast.core.kv_events import AllCleared, BlockHash, BlocksRemoved, BlocksStored, KvBatch, KvEvent
 
 MAX_BLOCKS: Final = 400_000  # 6.4 million tokens at 16 a block, 100 MB
 MAX_LEFT: Final = 20_000  # blocks that were seen leaving
 MAX_LORAS: Final = 256
 _MEDIA: Final = ("GPU", "", "CPU", "STORAGE", "CPU_PINNED", "DISK")  # the likeliest first
 
-_Key = tuple[BlockHash, int, int, str]  # the engine's hash, rank, group, medium
+_Key = tuple[BlockHash, int, str]  # the engine's hash, group, medium
 
 
 def chain_root(lora: str = "") -> int:
@@ -54,13 +54,14 @@ def hash_tokens(token_ids: Sequence[int], block_size: int, root: int) -> "array[
 class BlockIndex:
     """Of one upstream. Pure state; changed only by its owner. It begins unknown: `begin` says what precedes the events."""
 
-    __slots__ = ("_copies", "_held", "_ids", "_left", "_max_blocks", "block_size", "is_complete", "is_known",
+    __slots__ = ("_copies", "_held", "_ids", "_left", "_max_blocks", "_n_ids", "block_size", "is_complete", "is_known",
                  "loras", "n_unlinked")
 
     def __init__(self, max_blocks: int = MAX_BLOCKS) -> None:
         self._max_blocks = max_blocks
-        self._ids: dict[_Key, int] = {}
-        self._copies: dict[_Key, int] = {}  # of blocks with more than one
+        self._ids: dict[int, dict[_Key, int]] = {}  # by rank
+        self._n_ids = 0  # of all ranks
+        self._copies: dict[tuple[int, _Key], int] = {}  # of blocks with more than one, by rank
         self._held: dict[int, int] = {}  # how often each id is held
         self._left: dict[int, None] = {}  # first blocks, oldest departure first
         self.block_size = 0  # of the newest event; 0: none yet
@@ -72,6 +73,7 @@ class BlockIndex:
     def begin(self, *, is_complete: bool) -> None:
         """Forget all; events follow. is_complete: from an empty cache on."""
         self._ids.clear()
+        self._n_ids = 0
         self._copies.clear()
         self._held.clear()
         self._left.clear()
@@ -87,13 +89,16 @@ class BlockIndex:
 
     def apply(self, batch: KvBatch) -> None:
         for event in batch.events:
-            if isinstance(event, BlocksStored):
-                self._store(event, batch.rank)
-            elif isinstance(event, BlocksRemoved):
-                self._remove(event, batch.rank)
-            else:
-                assert isinstance(event, AllCleared)
-                self._clear(batch.rank)
+            self.apply_event(event, batch.rank)
+
+    def apply_event(self, event: KvEvent, rank: int) -> None:
+        if isinstance(event, BlocksStored):
+            self._store(event, rank)
+        elif isinstance(event, BlocksRemoved):
+            self._remove(event, rank)
+        else:
+            assert isinstance(event, AllCleared)
+            self._clear(rank)
 
     def n_held(self, chain: Sequence[int]) -> int | None:
         """Blocks at the beginning of a prompt that are held; None: unknown. chain: of `hash_tokens`."""
@@ -120,46 +125,52 @@ class BlockIndex:
         if before is None:
             self.n_unlinked += len(event.hashes)
             return
-        if len(self._ids) + len(event.hashes) > self._max_blocks:
+        if self._n_ids + len(event.hashes) > self._max_blocks:
             self.begin(is_complete=False)
-            if event.parent is not None:
+            if event.parent is not None or len(event.hashes) > self._max_blocks:
                 self.n_unlinked += len(event.hashes)
                 return
-        ids = hash_tokens(event.token_ids, size, before)
+        ids, own = hash_tokens(event.token_ids, size, before), self._ids.setdefault(rank, {})
         for block_hash, block in zip(event.hashes, ids, strict=True):
-            key = block_hash, rank, event.group, event.medium
-            if key in self._ids:
-                self._copies[key] = self._copies.get(key, 1) + 1
+            key = block_hash, event.group, event.medium
+            if key in own:
+                self._copies[rank, key] = self._copies.get((rank, key), 1) + 1
             else:
-                self._ids[key] = block
+                own[key] = block
+                self._n_ids += 1
                 self._held[block] = self._held.get(block, 0) + 1
         if event.parent is None and ids:
             self._left.pop(ids[0], None)
 
     def _find_parent(self, parent: BlockHash, rank: int, group: int) -> int | None:
         """The id of a block, in whatever medium it is."""
+        own = self._ids.get(rank, {})
         for medium in _MEDIA:
-            found = self._ids.get((parent, rank, group, medium))
+            found = own.get((parent, group, medium))
             if found is not None:
                 return found
         return None
 
     def _remove(self, event: BlocksRemoved, rank: int) -> None:
+        own = self._ids.get(rank, {})
         for block_hash in event.hashes:
-            key = block_hash, rank, event.group, event.medium
-            n_copies = self._copies.pop(key, 1)
+            key = block_hash, event.group, event.medium
+            n_copies = self._copies.pop((rank, key), 1)
             if n_copies > 1:
-                self._copies[key] = n_copies - 1
+                self._copies[rank, key] = n_copies - 1
                 continue
-            block = self._ids.pop(key, None)
+            block = own.pop(key, None)
             if block is None:
                 continue
+            self._n_ids -= 1
             n_left = self._held[block] - 1
             if n_left:
                 self._held[block] = n_left
             else:
                 del self._held[block]
                 self._note_left(block)
+        if not own:
+            self._ids.pop(rank, None)
 
     def _note_left(self, block: int) -> None:
         left = self._left
@@ -170,13 +181,13 @@ class BlockIndex:
 
     def _clear(self, rank: int) -> None:
         """One rank's cache is empty; if it is the only one, all is known from here on."""
-        others = [key for key in self._ids if key[1] != rank]
-        if not others:
+        own = self._ids.get(rank, {})
+        if len(own) == self._n_ids:
             self.begin(is_complete=True)
             return
-        for block_hash, key_rank, group, medium in [key for key in self._ids if key[1] == rank]:
-            self._copies.pop((block_hash, key_rank, group, medium), None)
-            self._remove(BlocksRemoved((block_hash,), medium, group), key_rank)
+        for block_hash, group, medium in list(own):
+            self._copies.pop((rank, (block_hash, group, medium)), None)
+            self._remove(BlocksRemoved((block_hash,), medium, group), rank)
 
     def __len__(self) -> int:
         return len(self._held)

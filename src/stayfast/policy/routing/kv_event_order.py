@@ -15,19 +15,21 @@ proxy that holds the connection, and whose first messages are lost, may look lik
 """
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
-from stayfast.core.kv_events import KvBatch
+from stayfast.core.kv_events import AllCleared, KvBatch, KvEvent
 from stayfast.policy.routing.block_index import BlockIndex
 
 HOUR_S: Final = 3600.0
 MAX_GAPS: Final = 1000  # that are remembered
+AT_ONCE: Final = 512  # blocks, and those of one event more: half a millisecond
 
 
 class KvEventOrder:
     """Applies the batches of one publisher to its index. Pure state; changed only by its owner."""
 
-    __slots__ = ("_gaps", "_last_ts", "index", "n_events", "n_filled", "n_gaps", "n_malformed", "newest_at",
+    __slots__ = ("_gaps", "_last_ts", "_rest", "index", "n_events", "n_filled", "n_gaps", "n_malformed", "newest_at",
                  "next_number")
 
     def __init__(self, index: BlockIndex) -> None:
@@ -35,6 +37,7 @@ class KvEventOrder:
         self.next_number: int | None = None  # None: no batch yet
         self._last_ts = 0.0
         self._gaps: deque[float] = deque(maxlen=MAX_GAPS)
+        self._rest: deque[tuple[KvEvent, int]] = deque()  # events of the newest batch, and its rank
         self.n_events = self.n_filled = self.n_gaps = self.n_malformed = 0
         self.newest_at: float | None = None  # when the last batch was received
 
@@ -94,6 +97,19 @@ class KvEventOrder:
         self._begin(batch.number, is_complete=False)
         self._apply(batch, now)
 
+    def apply_in_steps(self) -> Iterator[None]:
+        """Apply the rest of the newest batch. To be exhausted before the next one."""
+        while self._rest:
+            self._apply_some()
+            yield
+
+    def _apply_some(self) -> None:
+        n_blocks = 0
+        while self._rest and n_blocks < AT_ONCE:
+            event, rank = self._rest.popleft()
+            self.index.apply_event(event, rank)
+            n_blocks += 1 if isinstance(event, AllCleared) else 1 + len(event.hashes)
+
     def n_recent_gaps(self, now: float) -> int:
         """In the last hour."""
         while self._gaps and self._gaps[0] <= now - HOUR_S:
@@ -103,10 +119,14 @@ class KvEventOrder:
     def _begin(self, number: int | None, *, is_complete: bool) -> None:
         self.next_number = number
         self._last_ts = 0.0
+        self._rest.clear()
         self.index.begin(is_complete=is_complete)
 
     def _apply(self, batch: KvBatch, now: float) -> None:
-        self.index.apply(batch)
+        for _ in self.apply_in_steps():
+            pass
+        self._rest.extend((event, batch.rank) for event in batch.events)
+        self._apply_some()
         self.next_number = batch.number + 1
         self._last_ts = batch.ts
         self.newest_at = now

@@ -15,9 +15,10 @@ STALE_INTERVALS: Final = 3.0
 class SignalBoard:
     """By upstream. For one event loop; the scraper publishes, policies look up."""
 
-    __slots__ = ("_fresh_s", "_newest")
+    __slots__ = ("_fresh_s", "_newest", "interval_s")
 
     def __init__(self, interval_s: float) -> None:
+        self.interval_s = interval_s  # of all its readers
         self._fresh_s = STALE_INTERVALS * interval_s
         self._newest: dict[str, EngineSignals] = {}
 
