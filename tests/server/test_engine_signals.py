@@ -143,16 +143,16 @@ metrics: {{engine_interval_s: 0.5}}
 server: {{drain_grace_s: 0}}
 """
     with running(tmp_path, 1, settings) as gateway:
-        def read() -> tuple[bool, object]:
+        def read() -> list[object]:
             state, pools = json.loads(gateway.get("/debug/state")), json.loads(gateway.get("/admin/scaling"))["pools"]
-            return "engine" in state["upstreams"]["gpu"], pools.get("g", {}).get("kv_used_ratio")
+            return ["engine" in state["upstreams"]["gpu"], pools.get("g", {}).get("kv_used_ratio")]
 
         ends_at = time.monotonic() + 30
-        while time.monotonic() < ends_at and (found := read()) != (True, 0.25):
+        while time.monotonic() < ends_at and (found := read()) != [True, 0.25]:
             time.sleep(0.1)
-        assert found == (True, 0.25)
+        assert found == [True, 0.25]
         pages.is_broken = True
         ends_at = time.monotonic() + 30
-        while time.monotonic() < ends_at and (found := read()) != (False, None):
+        while time.monotonic() < ends_at and (found := read()) != [False, None]:
             time.sleep(0.1)
-        assert found == (False, None)
+        assert found == [False, None]

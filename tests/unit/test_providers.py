@@ -105,8 +105,8 @@ def test_upstream_address_of_provider(text: str, url: str) -> None:
      'upstreams.a.resource: must be letters, digits and . _ -, not "r/x"'),
     ("provider: groq, kind: anthropic, key: k", "upstreams.a.kind: must be openai for provider groq, or unset"),
     ("kind: llamacpp", "upstreams.a.base_url: is missing: llamacpp has no common address"),
-    ("kind: groqq", ('upstreams.a.kind: must be one of openai, anthropic, gemini, bedrock, embedded, turn, encoder, not "groqq"; '
-                     "write provider: groq")),
+    ("kind: groqq", ("upstreams.a.kind: must be one of openai, anthropic, gemini, bedrock, embedded, turn, encoder, not "
+                     '"groqq"; write provider: groq')),
     ("provider: groq, key: k, paths: {messages: /x}",
      "upstreams.a.paths: must be among chat, completions, embeddings, rerank, responses for kind openai, not messages"),
     ("provider: groq, key: k, paths: {chat: x}", ("upstreams.a.paths.chat: must be a path that begins with /, "

@@ -77,8 +77,8 @@ def test_number_with_unit_has_a_hint(path: tuple[str, ...], text: str, maximum: 
 def test_unknown_kind_of_known_provider_has_a_hint(kind: str) -> None:
     """`kind` is a protocol here, and a provider's name elsewhere."""
     [line] = complaints(f"upstreams: {{a: {{kind: {kind}, base_url: 'http://h/v1'}}}}\nroutes: {{m: [a]}}")
-    assert line == (f"upstreams.a.kind: must be one of openai, anthropic, gemini, bedrock, embedded, turn, encoder, simulated, "
-                    f'not "{kind}"; '
+    assert line == (f"upstreams.a.kind: must be one of openai, anthropic, gemini, bedrock, embedded, turn, encoder, "
+                    f'simulated, not "{kind}"; '
                     f"{KIND_HINTS[kind]}")
 
 
