@@ -73,7 +73,7 @@ def test_check_runnable_accepts_whole_gguf_file_only(tmp_path: Path) -> None:
 
 def test_check_runnable_too_large_context_is_refused_with_what_to_change(tmp_path: Path) -> None:
     path = write_random_gguf(tmp_path / "model.gguf")
-    with pytest.raises(ValueError, match=r"needs .* GiB .* are usable: set one of n_slots: \d+; ctx_per_slot: \d+"):
+    with pytest.raises(ValueError, match=r"needs .* GiB .* are usable: take one of n_slots: \d+; ctx_per_slot: \d+"):
         check_runnable(EngineConfig(model=str(path), n_slots=256, ctx_per_slot=1_048_576))
 
 

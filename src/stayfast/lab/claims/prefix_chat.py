@@ -44,10 +44,11 @@ _WORDS: Final = ("order", "invoice", "parcel", "refund", "address", "account", "
 
 @dataclass(frozen=True, slots=True)
 class PrefixChatClaim:
-    """n of an extent: turns of each chat."""
+    """n of an extent: turns of each chat. by_prefix: of the first arm; false: as a gateway that does not choose slots."""
 
     full: Extent = Extent(n=12, n_rounds=3)
     quick: Extent = Extent(n=8)
+    by_prefix: bool = True
 
     name = "prefix-chat"
     statement = ("In chats with common instructions, whose histories grow longer than these, the embedded engine reads at "
@@ -66,17 +67,18 @@ class PrefixChatClaim:
             for number in range(extent.n_rounds):
                 for arm in found:
                     conditions.report_progress(f"round {number + 1} of {extent.n_rounds}: {arm}")
-                    found[arm] += await _run_arm(arm, model, extent.n, conditions.seed + number)
+                    found[arm] += await _run_arm(
+                        arm, model, extent.n, conditions.seed + number, by_prefix=self.by_prefix and arm == BY_PREFIX)
         return ClaimResult(tuple(_figures(found)), (
             "Both arms with a cache have the same slots, the same memory and llama.cpp's cache in RAM.",))
 
 
-async def _run_arm(arm: str, model: Path, n_turns: int, seed: int) -> list[EngineAnswer]:
+async def _run_arm(arm: str, model: Path, n_turns: int, seed: int, *, by_prefix: bool) -> list[EngineAnswer]:
     """All requests of the chats, in the order of their schedule, on an engine of their own."""
     async with Processes() as processes:
         gateway = await processes.start_gateway({
             "upstreams": {"engine": {"kind": "embedded", "model": str(model), "n_slots": N_SLOTS, "ctx_per_slot": _CTX,
-                                     "slots_by_prefix": arm == BY_PREFIX, "limit": {"mode": "off"}}},
+                                     "slots_by_prefix": by_prefix, "limit": {"mode": "off"}}},
             "routes": {MODEL: {"upstreams": ["engine"], "hedge": {"mode": "off"}, "deadline": 120.0}}})
         return await _ChatLoad(gateway.url, n_turns, seed, {} if arm != NO_CACHE else {"cache_prompt": False}).run()
 

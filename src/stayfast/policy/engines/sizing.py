@@ -166,13 +166,11 @@ def explain_misfit(shape: ModelShape, size: EngineSize, wanted: WantedSize) -> s
     needs = (f"needs {format_bytes(size.need_bytes)}{several} (weights {format_bytes(size.weight_bytes)}, {size.n_slots} x "
              f"{size.ctx_per_slot} tokens of KV cache {format_bytes(size.kv_bytes)}), but {format_bytes(size.usable_bytes)} "
              "are usable")
-    if size.tokens_that_fit < LEAST_TOKENS:
-        other = " or speculation.mode: off," if size.n_processes > 1 else ""
-        return f"{needs}: take{other} a smaller model, or weights of fewer bits"
     advice = ["speculation.mode: off"] if size.n_processes > 1 else []
-    if n := size.tokens_that_fit // size.ctx_per_slot:
-        advice.append(f"n_slots: {n}")
-    advice.append(f"ctx_per_slot: {max(64, size.tokens_that_fit // size.n_slots)}")
+    if size.tokens_that_fit >= LEAST_TOKENS:
+        if n := size.tokens_that_fit // size.ctx_per_slot:
+            advice.append(f"n_slots: {n}")
+        advice.append(f"ctx_per_slot: {max(64, size.tokens_that_fit // size.n_slots)}")
     for kind in CACHE_TYPES[1:]:
         kv_bytes = size.n_slots * size.ctx_per_slot * wanted.kv_bytes_per_token(shape, kind)
         if kv_bytes < size.kv_bytes and size.need_bytes - size.kv_bytes + kv_bytes <= size.usable_bytes:
@@ -180,7 +178,9 @@ def explain_misfit(shape: ModelShape, size: EngineSize, wanted: WantedSize) -> s
             break
     if size.prompt_cache_bytes and size.need_bytes - size.prompt_cache_bytes <= size.usable_bytes:
         advice.append("prompt_cache_mib: 0")
-    return f"{needs}: set one of {'; '.join(advice)}"
+    if not advice or size.tokens_that_fit < LEAST_TOKENS:
+        advice.append("a smaller model, or weights of fewer bits")
+    return f"{needs}: take {advice[0]}" if len(advice) == 1 else f"{needs}: take one of {'; '.join(advice)}"
 
 
 def format_bytes(n: float) -> str:

@@ -61,7 +61,7 @@ def test_explain_misfit_advice_fits() -> None:
 
 
 def test_explain_misfit_too_large_weights_name_a_smaller_model() -> None:
-    assert "take a smaller model" in explain_misfit(LLAMA_8B, fit(AUTO, 4.0), AUTO)
+    assert "a smaller model" in explain_misfit(LLAMA_8B, fit(AUTO, 4.0), AUTO)
 
 
 def test_explain_size_names_contexts_by_type() -> None:
