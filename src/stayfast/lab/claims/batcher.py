@@ -6,8 +6,8 @@ by one in order of arrival, which is the best of the three here. Two loads: at 7
 them keep up; at 70 % of what one by one can do, both kinds of padded batches do not.
 
 The real encoder is MiniLM on one thread. A burst of texts arrives at once, and each batcher encodes it, by turns; ratios of
-the same round are compared, in CPU time of this process: one thread computes, and other processes on the machine only add
-noise to other times. Texts that break it: the model raises, or hangs for HANG_S, for a batch with such a text.
+the same round are compared, in CPU time of this process, where one thread computes, and in wall time, which other processes
+on the machine prolong: it has no goal. Texts that break it: the model raises, or hangs for HANG_S, for a batch with such a text.
 
 Overload: bursts of ten times the bound arrive at once. Each refused client comes back once, at its Retry-After. Accepted
 texts must be encoded before their deadline: twice the time in which the encoder works off a full queue.
@@ -49,7 +49,7 @@ TIMER_S: Final = 0.01
 SIZE: Final = 8
 WASTE: Final = 0.25
 N_SEEDS: Final = 8
-SHORT_GOAL, ALL_GOAL, QUIET_GOAL, FIXED_GOAL, NATURAL_GOAL = 0.6, 1.0, 1.1, 0.5, 0.9
+SHORT_GOAL, ALL_GOAL, QUIET_GOAL, FIXED_GOAL, NATURAL_GOAL = 0.6, 1.0, 1.1, 0.5, 1.0
 BURST: Final = 64
 SHORT_WORDS, LONG_WORDS = (5, 12), 100
 REAL_GOAL, REAL_FIXED_GOAL, REAL_SHORT_GOAL = 1.0, 0.6, 0.8
@@ -69,10 +69,13 @@ class BatcherClaim:
 
     name = "batcher"
     statement = (
-        f"With one text in {ONE_LONG_IN} long, no batch has more than {WASTE:.0%} padding. At 70 % of the load that one by "
-        f"one can bear, p99 of the short texts is at most {SHORT_GOAL:g} times that of one by one, and p99 of all no "
-        f"higher. On MiniLM, a burst takes at most {REAL_FIXED_GOAL:g} times the CPU of batches of {SIZE} and no more than "
-        f"one by one; half of its short texts are done after at most {REAL_SHORT_GOAL:g} times that. A text that "
+        f"With one text in {ONE_LONG_IN} long, no batch has more than {WASTE:.0%} padding. In virtual time, at a load that "
+        f"all batchers bear, p99 of the short texts is at most {FIXED_GOAL:g} times that of batches of {SIZE} with a timer, "
+        f"no higher than that without buckets, and at most {QUIET_GOAL:g} times that of one by one. At 70 % of the load that "
+        f"one by one can bear, it is at most {SHORT_GOAL:g} times that of one by one, and p99 of all no higher. "
+        f"On MiniLM, a burst takes at most {REAL_FIXED_GOAL:g} times the CPU of batches of {SIZE} and no more than one by "
+        f"one; half of its short texts are done after at most {REAL_SHORT_GOAL:g} times that CPU; wall time is printed "
+        "without a goal. A text that "
         "breaks the encoder fails alone. Of clients refused in an overload, at least 90 % are accepted at their "
         "Retry-After; no accepted text is late.")
 
