@@ -108,9 +108,10 @@ def test_rerank_with_a_hostile_field_is_400_and_names_it(gateway: Gateway, clien
 
 
 def test_rerank_of_ten_thousand_documents_is_413_or_answered(gateway: Gateway, client: openai.OpenAI) -> None:
-    """Different ones exceed the bound of tokens; equal ones are one text. A top_n beyond the documents means all of them."""
+    """Different ones exceed the bound of tokens; equal ones are one text. A top_n beyond the documents means all."""
     client.embeddings.create(model="minilm", input="waits until the encoder is loaded")
-    status, _, body = post(gateway, "/v1/rerank", model="minilm", query="q", documents=[f"number {n}" for n in range(10_000)])
+    many = [f"number {n}" for n in range(10_000)]
+    status, _, body = post(gateway, "/v1/rerank", model="minilm", query="q", documents=many)
     assert (status, body["error"]["code"], body["error"]["param"]) == (413, "too_many_tokens", "documents")
     status, _, body = post(gateway, "/v1/rerank", model="minilm", query="q", documents=["a"] * 10_000, top_n=20_000)
     assert (status, len(body["results"])) == (200, 10_000)

@@ -36,6 +36,7 @@ def test_speculate_claim_real_engine_answers_are_equal_and_tries_bounded() -> No
     (0.9, Verdict.HOLDS), (0.2, Verdict.FALLS_SHORT)])
 def test_figure_with_tries_slow_tries_fall_short(tried_speed: float, verdict: Verdict) -> None:
     """2 % of the tokens, in every other round, at a share of the speed: a fifth of it costs 7 %."""
-    totals = [ArmTotals({("off", "proven"): 25.0 * n, ("draft", "tried"): n // 2}, {"off": 1000.0 * n, "draft": 40.0 * (n // 2)},
+    totals = [ArmTotals({("off", "proven"): 25.0 * n, ("draft", "tried"): n // 2},
+                        {"off": 1000.0 * n, "draft": 40.0 * (n // 2)},
                         {"off": 1.0 * n, "draft": 0.04 / tried_speed * (n // 2)}) for n in range(1, 46)]
     assert figure_with_tries("copy", totals).verdict is verdict

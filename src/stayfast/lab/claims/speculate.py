@@ -57,10 +57,10 @@ class SpeculateClaim:
     name = "speculate"
     statement = (f"A controller decides about speculation by speed. On the shipped model its arm has at least {OF_BEST:g} "
                  "of the tokens a second of each constant arm (median of rounds), for questions and for copied text. Tries "
-                 f"are judged after {LEARNING} requests of a route, which spend the allowance of its beginning: from then on "
-                 f"all its tokens, tries included, come at {WITH_TRIES:g} of the speed of that arm or faster (95 % interval "
-                 "from parts of the run). It tries at most {EXPLORED:.0%} of the requests and {MAX_EXTRA:g} more for each route and "
-                 "batch size. Greedy answers of all arms are equal. On a simulated engine, where guessing "
+                 f"are judged after {LEARNING} requests of a route, which spend the allowance of its beginning: from then "
+                 f"on all its tokens, tries included, come at {WITH_TRIES:g} of the speed of that arm or faster (95 % "
+                 f"interval from parts of the run). It tries at most {EXPLORED:.0%} of the requests and {MAX_EXTRA:g} more "
+                 "for each route and batch size. Greedy answers of all arms are equal. On a simulated engine, where guessing "
                  f"is 1.5 times as fast for one caller and 30 % slower for eight, it has at least {OF_BEST:g} of the better "
                  "constant arm at both loads.")
 
