@@ -72,7 +72,9 @@ def test_sdk_single_text(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize(("fields", "param"), [
-    ({"input": "word " * 100}, "input"), ({"input": [1, 2]}, "input"), ({"input": "a", "dimensions": 16}, "dimensions")])
+    ({"input": "word " * 100}, "input"), ({"input": ["a", "word " * 100]}, "input[1]"), ({"input": [1, 2]}, "input"),
+    ({"input": "a", "dimensions": 16}, "dimensions"), ({"input": "a", "dimensions": 0}, "dimensions"),
+    ({"input": []}, "input"), ({"input": ""}, "input")])
 def test_sdk_errors_name_the_field(client: openai.OpenAI, fields: dict[str, Any], param: str) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.embeddings.create(model="minilm", **fields)
@@ -91,6 +93,28 @@ def test_rerank_in_the_shape_of_cohere_and_jina(client: openai.OpenAI, gateway: 
     assert body["usage"]["total_tokens"] > 10
     assert body["id"].startswith("rerank-")
     assert body["model"] == "minilm"
+
+
+@pytest.mark.parametrize(("fields", "param"), [
+    ({"documents": None}, "documents"), ({"documents": []}, "documents"), ({"documents": ["a", 7]}, "documents[1]"),
+    ({"documents": [{"title": "a"}]}, "documents[0].text"), ({"query": None}, "query"), ({"query": ["a"]}, "query"),
+    ({"top_n": 0}, "top_n"), ({"top_n": -3}, "top_n"), ({"top_n": 10**30}, "top_n"),
+    ({"documents": ["a"] * 10_001}, "documents"), ({"documents": ["word " * 100]}, "documents[0]")])
+def test_rerank_with_a_hostile_field_is_400_and_names_it(gateway: Gateway, client: openai.OpenAI, fields: dict[str, Any],
+                                                         param: str) -> None:
+    client.embeddings.create(model="minilm", input="waits until the encoder is loaded")
+    status, _, body = post(gateway, "/v1/rerank", **{"model": "minilm", "query": "q", "documents": ["a"], **fields})
+    assert (status, body["error"]["param"]) == (400, param)
+
+
+def test_rerank_of_ten_thousand_documents_is_413_or_answered(gateway: Gateway, client: openai.OpenAI) -> None:
+    """Different ones exceed the bound of tokens; equal ones are one text. A top_n beyond the documents means all."""
+    client.embeddings.create(model="minilm", input="waits until the encoder is loaded")
+    many = [f"number {n}" for n in range(10_000)]
+    status, _, body = post(gateway, "/v1/rerank", model="minilm", query="q", documents=many)
+    assert (status, body["error"]["code"], body["error"]["param"]) == (413, "too_many_tokens", "documents")
+    status, _, body = post(gateway, "/v1/rerank", model="minilm", query="q", documents=["a"] * 10_000, top_n=20_000)
+    assert (status, len(body["results"])) == (200, 10_000)
 
 
 def test_too_many_tokens_and_other_apis_are_refused(client: openai.OpenAI, gateway: Gateway) -> None:

@@ -15,6 +15,7 @@ from stayfast.engine.fit import check_runnable
 from stayfast.engine.process import Engine
 from stayfast.engine.speculation import configs_of_arms, name_engine, speculation_launch, upstream_of_engine
 from stayfast.policy.speculation.config import SpeculationConfig
+from tests.engine.random_gguf import write_random_gguf
 from tests.engine.rig import Facts, ask, engine_on, metric, soon
 
 TEXT = "Speculation drafts a few tokens with a small model. "
@@ -108,3 +109,14 @@ def test_check_runnable_draft_model_is_checked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^speculation\.draft must be the path of a GGUF file for mode draft"):
         check_runnable(replace(config_of("draft"), model=str(TINY_DRAFT_PATH)))
     check_runnable(config_of("draft"))
+
+
+@pytest.mark.parametrize("mode", ["auto", "draft"])
+def test_check_runnable_draft_with_another_vocabulary_is_refused(tmp_path: Path, mode: str) -> None:
+    """llama.cpp would load it and never guess."""
+    draft = write_random_gguf(tmp_path / "other.gguf")
+    with pytest.raises(ValueError, match=r"^speculation\.draft '.*other\.gguf' has another vocabulary than the model "
+                                         r"\(gpt2, 258 tokens, instead of "):
+        check_runnable(config_of(mode, draft=str(draft)))
+    check_runnable(replace(config_of(mode, draft=str(draft)), model=str(draft)))
+    check_runnable(config_of("ngram", draft=str(draft)))

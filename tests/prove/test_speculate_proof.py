@@ -4,8 +4,9 @@ from functools import partial
 
 import pytest
 
-from stayfast.lab.claims.speculate import SpeculateClaim, simulated_figures
-from stayfast.lab.harness.claim import Extent
+from stayfast.lab.claims.speculate import SpeculateClaim, figure_with_tries, simulated_figures
+from stayfast.lab.harness.claim import Extent, Verdict
+from stayfast.lab.speculation.engine_arms import ArmTotals
 from stayfast.lab.speculation.simulated_arms import constant_arm, learning
 from tests.prove.running import run, short_figures, short_of, without_interval
 
@@ -29,3 +30,13 @@ def test_speculate_claim_real_engine_answers_are_equal_and_tries_bounded() -> No
     finding = run(claim)
     assert [name for name in short_of(finding) if "tried" in name or "different" in name] == []
     assert without_interval(finding) == []
+
+
+@pytest.mark.parametrize(("tried_speed", "verdict"), [
+    (0.9, Verdict.HOLDS), (0.2, Verdict.FALLS_SHORT)])
+def test_figure_with_tries_slow_tries_fall_short(tried_speed: float, verdict: Verdict) -> None:
+    """2 % of the tokens, in every other round, at a share of the speed: a fifth of it costs 7 %."""
+    totals = [ArmTotals({("off", "proven"): 25.0 * n, ("draft", "tried"): n // 2},
+                        {"off": 1000.0 * n, "draft": 40.0 * (n // 2)},
+                        {"off": 1.0 * n, "draft": 0.04 / tried_speed * (n // 2)}) for n in range(1, 46)]
+    assert figure_with_tries("copy", totals).verdict is verdict

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from stayfast.observe.metrics.counters import Samples
 from stayfast.observe.metrics.definitions import (
     ENCODER_BATCHES,
+    ENCODER_OVERRUN,
     ENCODER_SPLITS,
+    ENCODER_STUCK,
     ENCODER_TEXTS,
     ENCODER_TOKENS,
     ENCODER_WAITING,
@@ -32,4 +34,7 @@ def encoder_counts(embedding: Embedders | None) -> Samples:
 
 
 def encoder_gauges(embedding: Embedders | None) -> Samples:
-    return {ENCODER_WAITING.name: [((use,), embedder.n_waiting_tokens) for use, embedder in _by_use(embedding)]}
+    rows = list(_by_use(embedding))
+    return {ENCODER_WAITING.name: [((use,), embedder.n_waiting_tokens) for use, embedder in rows],
+            ENCODER_OVERRUN.name: [((use,), embedder.n_overrun_threads) for use, embedder in rows],
+            ENCODER_STUCK.name: [((use,), float(embedder.is_stuck)) for use, embedder in rows]} if rows else {}

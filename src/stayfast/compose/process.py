@@ -177,6 +177,12 @@ class Process:
                 await store.close()
         await self._engines.stop()
 
+    @property
+    def has_hanging_threads(self) -> bool:
+        """Whether threads of the encoder do not end: the interpreter's exit would wait for them."""
+        embedding = self._system.embedding if self._system is not None else None
+        return embedding is not None and any(one.n_overrun_threads for one in embedding.counted.values())
+
     def report(self, error: BaseException) -> None:
         """Report an unexpected exception: its place, never its message (it may quote a prompt)."""
         where = "".join(traceback.format_tb(error.__traceback__))
@@ -384,10 +390,10 @@ def run_process(settings: Settings, *, siblings: WorkerPeers, n_workers: int, re
             if observers.tracing is not None:
                 observers.tracing.close(_LAST_SPANS_S)
             observers.writer.close()
-        if not has_ended:
+        if not has_ended or process.has_hanging_threads:
             with contextlib.suppress(OSError):
                 sys.stdout.flush()
-            os._exit(status)  # the loop's runner would wait for the remaining Tasks forever
+            os._exit(status)  # the loop's runner would wait for the remaining Tasks forever, and the interpreter for threads
         return status
 
     return uvloop.run(main())

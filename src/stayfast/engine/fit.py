@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from stayfast.engine.config import EngineConfig
 from stayfast.engine.machine import available_memory, n_cores
-from stayfast.engine.model_file import read_shape
+from stayfast.engine.model_file import read_shape, read_vocabulary
 from stayfast.engine.speculation import configs_of_arms
 from stayfast.policy.engines.sizing import (
     BLOCK_VALUES,
@@ -22,6 +22,8 @@ from stayfast.policy.engines.sizing import (
 from stayfast.policy.speculation.config import AUTO, DRAFT
 
 _GGUF_MAGIC = b"GGUF"
+_MOST_MORE_TOKENS = 128  # of one of two vocabularies that share all others, as in llama.cpp
+_N_SPECIAL = 5  # first tokens, which may differ
 
 
 def check_runnable(config: EngineConfig) -> None:
@@ -35,6 +37,7 @@ def check_runnable(config: EngineConfig) -> None:
         raise ValueError("speculation.draft must be the path of a GGUF file for mode draft")
     if draft_path is not None and config.speculation.mode in (AUTO, DRAFT):
         _check_gguf("speculation.draft", draft_path)
+        _check_vocabulary(path, draft_path)
     if config.slots_folder is not None and not Path(config.slots_folder).absolute().parent.is_dir():
         raise ValueError(f"slots_folder {config.slots_folder!r}: its parent folder does not exist")
     fit = fit_engine(config)
@@ -56,6 +59,17 @@ def _check_gguf(setting: str, path: Path) -> None:
         raise ValueError(f"{setting} {str(path)!r} cannot be read: {error.strerror}") from error
     if magic != _GGUF_MAGIC:
         raise ValueError(f"{setting} {str(path)!r} is not a GGUF file")
+
+
+def _check_vocabulary(path: Path, draft_path: Path) -> None:
+    """A draft model with another vocabulary loads without an error, and never guesses."""
+    (kind, tokens), (draft_kind, draft_tokens) = read_vocabulary(path), read_vocabulary(draft_path)
+    n = min(len(tokens), len(draft_tokens))
+    if (kind != draft_kind or max(len(tokens), len(draft_tokens)) - n > _MOST_MORE_TOKENS
+            or tokens[_N_SPECIAL:n] != draft_tokens[_N_SPECIAL:n]):
+        raise ValueError(f"speculation.draft {str(draft_path)!r} has another vocabulary than the model ({draft_kind}, "
+                         f"{len(draft_tokens):,} tokens, instead of {kind}, {len(tokens):,}), so it cannot guess its "
+                         "tokens: use a smaller model of the same family, or mode ngram")
 
 
 class EngineFit(NamedTuple):

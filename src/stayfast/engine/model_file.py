@@ -42,6 +42,18 @@ def read_shape(path: Path) -> ModelShape:
     return shape_of_config(config, path.parent.name or path.name)
 
 
+def read_vocabulary(path: Path) -> tuple[str, list[str]]:
+    """The kind of the tokenizer of a GGUF file, and the texts of its tokens. Raises UnreadableModel, OSError."""
+    with path.open("rb") as file:
+        try:
+            if file.read(4) != b"GGUF":
+                raise UnreadableModel(f"{path}: this is no GGUF file")
+            fields, _ = _read_fields(file, path)
+            return str(fields["tokenizer.ggml.model"]), list(fields["tokenizer.ggml.tokens"])
+        except (struct.error, KeyError, OverflowError) as error:
+            raise UnreadableModel(f"{path}: this GGUF file is damaged, or lacks {error}") from error
+
+
 def shape_of_config(config: Mapping[str, Any], name: str) -> ModelShape:
     """The shape in Hugging Face's form. Raises UnreadableModel if it has no layers or heads."""
     text = config.get("text_config", config)
@@ -59,7 +71,8 @@ def shape_of_config(config: Mapping[str, Any], name: str) -> ModelShape:
     return ModelShape(name, n_params, n_layers, n_kv_heads, head_size)
 
 
-def _read_gguf(file: BinaryIO, path: Path) -> ModelShape:
+def _read_fields(file: BinaryIO, path: Path) -> tuple[dict[str, Any], int]:
+    """The fields of the head, and how many tensors follow."""
     _, n_tensors, n_fields = struct.unpack("<IQQ", file.read(20))
     if max(n_tensors, n_fields) > _MOST_ENTRIES:
         raise UnreadableModel(f"{path}: this GGUF file is damaged: {n_tensors} tensors, {n_fields} fields")
@@ -67,6 +80,11 @@ def _read_gguf(file: BinaryIO, path: Path) -> ModelShape:
     for _ in range(n_fields):
         name = _read_string(file)
         fields[name] = _read_value(file, _unpack(file, "<I"))
+    return fields, n_tensors
+
+
+def _read_gguf(file: BinaryIO, path: Path) -> ModelShape:
+    fields, n_tensors = _read_fields(file, path)
     n_params, end = 0, 0
     for _ in range(n_tensors):
         _read_string(file)

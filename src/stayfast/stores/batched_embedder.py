@@ -1,12 +1,14 @@
 """An `Embedder` that runs an encoder on its own threads, in batches where that delays no text, and caches vectors.
 
 A thread cannot be interrupted. So a batch that overruns (`policy.batching.queue`) is abandoned on its thread: another thread
-takes its place, and the texts run alone there; the first of both results counts. At most MAX_ABANDONED threads are lost at
-a time; then an overrunning batch is awaited. A text that failed or overran alone is remembered, and runs alone from then on.
+takes its place, and the texts run alone there; the first of both results counts. A text that failed or overran alone is
+remembered, and runs alone from then on. At most MAX_ABANDONED threads are lost at a time; then an overrunning batch is
+awaited for GIVE_UP_S. After that the embedder is stuck: texts are refused until a thread returns. A text in the batch of a
+hanging one holds none of them, but the hanging one holds two: that of its batch, and that where it runs alone.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import inf
@@ -24,6 +26,7 @@ from stayfast.stores.embedder import (
     BatchCounts,
     EmbedderBusy,
     EmbedderConfig,
+    EmbedderStuck,
     EmbeddingExpired,
     NoEmbedder,
     TextNotEncodable,
@@ -32,6 +35,7 @@ from stayfast.wire.canonical import normalize_text
 
 Floats = NDArray[np.float32]
 MAX_ABANDONED: Final = 2  # threads
+GIVE_UP_S: Final = 5.0  # after an overrun
 MAX_SUSPECTS: Final = 256  # texts that run alone
 
 
@@ -74,7 +78,12 @@ class _Run(msgspec.Struct, eq=False):
     batch: TextBatch[_Text]
     began_at: float
     watch: asyncio.TimerHandle | None = None
-    is_abandoned: bool = False
+    has_overrun: bool = False
+    is_given_up: bool = False
+
+    @property
+    def is_alone(self) -> bool:
+        return len(self.batch.texts) == 1
 
 
 class BatchedEmbedder:
@@ -91,8 +100,8 @@ class BatchedEmbedder:
         self._cache: S3Fifo[Floats] = S3Fifo(config.cache_bytes)
         self._last_tokens: tuple[str, list[int], bool] = ("", [], True)  # of the last text, for `is_whole` then `embed`
         self._threads = ThreadPoolExecutor(config.threads + MAX_ABANDONED, thread_name_prefix="embed")
-        self._n_running = 0
-        self._n_abandoned = 0
+        self._running: list[_Run] = []
+        self._abandoned: list[_Run] = []
         self._pending: dict[bytes, _Text] = {}  # waiting or running
         self._suspects: dict[bytes, None] = {}
         self._queue: BatchQueue[_Text] = BatchQueue(QueueLimits(
@@ -107,8 +116,18 @@ class BatchedEmbedder:
     def max_tokens(self) -> int:
         return self._config.max_tokens
 
+    @property
+    def n_overrun_threads(self) -> int:
+        """Threads whose batch takes longer than it may."""
+        return len(self._abandoned) + sum(run.has_overrun for run in self._running)
+
+    @property
+    def is_stuck(self) -> bool:
+        """All threads are held by batches that were given up."""
+        return len(self._running) >= self._config.threads and all(run.is_given_up for run in self._running)
+
     def can_embed_within(self, left_s: float) -> bool:
-        return self._pace.has_time(left_s)
+        return not self.is_stuck and self._pace.has_time(left_s)
 
     def is_whole(self, text: str) -> bool:
         """Takes 1 ms for 700 characters, the first time."""
@@ -124,9 +143,13 @@ class BatchedEmbedder:
         pending = self._enqueue(new, deadline_at)
         self._start_batches()
         try:
-            for key, waiting in pending.items():
-                assert waiting.vector is not None
-                rows[key] = await asyncio.shield(waiting.vector)  # other callers may wait for the same text
+            async with asyncio.timeout_at(deadline_at if deadline_at < inf else None):
+                for key, waiting in pending.items():
+                    assert waiting.vector is not None
+                    rows[key] = await asyncio.shield(waiting.vector)  # other callers may wait for the same text
+        except TimeoutError:
+            self.counts.n_expired += sum(waiting.is_wanted for waiting in pending.values())
+            raise EmbeddingExpired("the deadline passed before the text was embedded") from None
         finally:
             for key, waiting in pending.items():
                 self._release(key, waiting)
@@ -137,7 +160,8 @@ class BatchedEmbedder:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _enqueue(self, texts: dict[bytes, str], deadline_at: float) -> dict[bytes, _Text]:
-        """Callers of the same text share one entry, with the later deadline. Raises EmbedderBusy before anything waits."""
+        """Callers of the same text share one entry, with the later deadline. Raises NoEmbedder before anything waits."""
+        self._refuse_hanging(texts)
         tokens = {key: self._tokens(text)[0] for key, text in texts.items() if key not in self._pending}
         refused = self._queue.refuse(map(len, tokens.values()), self._clock.now())
         if refused is not None:
@@ -160,6 +184,20 @@ class BatchedEmbedder:
             found[key] = text
         return found
 
+    def _refuse_hanging(self, keys: Collection[bytes]) -> None:
+        """A client that repeats a text which still hangs would take a thread with each attempt."""
+        if self.is_stuck:
+            self.counts.n_refused += len(keys)
+            raise EmbedderStuck("texts that do not end hold all threads of the encoder; the gateway must be restarted if "
+                                "none of them ends")
+        if self._abandoned:
+            alone = {run.batch.texts[0].key: run for run in (*self._abandoned, *self._running)
+                     if run.has_overrun and run.is_alone}
+            for run in (alone[key] for key in keys if key in alone and key not in self._pending):
+                if run.is_given_up:
+                    raise TextNotEncodable("the model does not end with a text")
+                raise EmbedderBusy("an earlier request's attempt to encode the same text has not ended", GIVE_UP_S)
+
     def _tokens(self, text: str) -> tuple[list[int], bool]:
         if self._last_tokens[0] != text:
             self._last_tokens = (text, *self._model.tokenize(text))
@@ -177,7 +215,7 @@ class BatchedEmbedder:
 
     def _start_batches(self) -> None:
         """One batch for each idle thread."""
-        while len(self._queue) and self._n_running < self._config.threads:
+        while len(self._queue) and len(self._running) < self._config.threads:
             for text in self._queue.drop_expired(self._clock.now()):
                 self.counts.n_expired += 1
                 text.fail(EmbeddingExpired("the deadline passed before the text was embedded"))
@@ -195,23 +233,40 @@ class BatchedEmbedder:
                 text.fail(NoEmbedder("the embedder is closed"))
             return False
         run = _Run(batch, self._clock.now())
-        if batch.overrun_s < inf:
-            run.watch = loop.call_later(batch.overrun_s, self._abandon, run)
-        self._n_running += 1
+        run.watch = loop.call_later(batch.overrun_s, self._abandon, run)
+        self._running.append(run)
         self.counts.add_batch(batch)
         running.add_done_callback(partial(self._finish_batch, run))
         return True
 
     def _abandon(self, run: _Run) -> None:
-        """A batch overruns: run its texts alone on another thread."""
-        if self._n_abandoned >= MAX_ABANDONED:
+        """A batch overruns: run its texts alone on another thread, if one is left."""
+        run.has_overrun = True
+        may_abandon = len(self._abandoned) < MAX_ABANDONED
+        if not run.is_given_up and (run.is_alone or not may_abandon):
+            run.watch = asyncio.get_running_loop().call_later(GIVE_UP_S, self._give_up, run)
+        if not may_abandon:
             return
-        run.is_abandoned = True
-        self._n_abandoned += 1
-        self._n_running -= 1
+        self._running.remove(run)
+        self._abandoned.append(run)
         self._queue.finish(run.batch, self._clock.now() - run.began_at)
         self._isolate(run.batch)
         self._start_batches()
+
+    def _give_up(self, run: _Run) -> None:
+        """Its callers wait no longer; nobody does where no thread is left."""
+        run.is_given_up = True
+        if run.is_alone:
+            run.batch.texts[0].fail(TextNotEncodable("the model does not end with the text"))
+        elif run in self._running:
+            self._fail_stuck(run.batch.texts)
+        if self.is_stuck:
+            self._fail_stuck([text for text in self._pending.values() if text not in run.batch.texts])
+
+    def _fail_stuck(self, texts: Sequence[_Text]) -> None:
+        for text in texts:
+            self._queue.discard(text)
+            text.fail(EmbedderStuck("texts that do not end hold all threads of the encoder"))
 
     def _isolate(self, batch: TextBatch[_Text]) -> None:
         """Split a broken batch; remember a text that broke alone."""
@@ -227,27 +282,34 @@ class BatchedEmbedder:
         batch, now = run.batch, self._clock.now()
         if run.watch is not None:
             run.watch.cancel()
-        if run.is_abandoned:
-            self._n_abandoned -= 1
+        was_abandoned = run in self._abandoned
+        if was_abandoned:
+            self._abandoned.remove(run)
         else:
-            self._n_running -= 1
+            self._running.remove(run)
             self._queue.finish(batch, now - run.began_at)
         failed = running.cancelled() or running.exception()
         if failed:
-            self._fail_batch(run, TextNotEncodable(f"the model failed: {type(failed).__name__}"))
+            why = TextNotEncodable(f"the model failed: {type(failed).__name__}")
+            self._fail_batch(batch, why, was_abandoned=was_abandoned)
         else:
             for text, row in zip(batch.texts, running.result(), strict=True):
                 self._pace.add_sample(now - text.queued_at)
                 self._queue.discard(text)
                 text.resolve(row)
+        overrun = next((other for other in self._running if other.has_overrun), None)
+        if overrun is not None and was_abandoned:  # a thread has come back
+            if overrun.watch is not None:
+                overrun.watch.cancel()
+            self._abandon(overrun)
         self._start_batches()
 
-    def _fail_batch(self, run: _Run, why: NoEmbedder) -> None:
-        if run.is_abandoned and len(run.batch.texts) > 1:
+    def _fail_batch(self, batch: TextBatch[_Text], why: NoEmbedder, *, was_abandoned: bool) -> None:
+        if was_abandoned and len(batch.texts) > 1:
             return  # its texts run alone
-        self._isolate(run.batch)
-        if len(run.batch.texts) == 1:
-            run.batch.texts[0].fail(why)
+        self._isolate(batch)
+        if len(batch.texts) == 1:
+            batch.texts[0].fail(why)
 
     def __repr__(self) -> str:
         return (f"<BatchedEmbedder {self.id}: {self.counts.n_texts} texts in {self.counts.n_batches} batches, "

@@ -34,8 +34,12 @@ class EmbedderBusy(NoEmbedder):
         self.retry_after_s = retry_after_s
 
 
+class EmbedderStuck(NoEmbedder):
+    """Texts that do not end hold all threads."""
+
+
 class TextNotEncodable(NoEmbedder):
-    """The model failed for a text that ran alone."""
+    """The model failed for a text that ran alone, or did not end."""
 
 
 class EmbeddingExpired(NoEmbedder):
@@ -127,11 +131,19 @@ class ServedEmbedder(Embedder, Protocol):
     def n_waiting_tokens(self) -> int:
         """Of the texts that wait or run."""
 
+    @property
+    def n_overrun_threads(self) -> int:
+        """Threads whose batch takes longer than it may."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether texts that do not end hold all threads."""
+
     def count_tokens(self, text: str) -> int:
         """At most `max_tokens`."""
 
     async def embed(self, texts: Sequence[str], deadline_at: float = inf) -> "Floats":
-        """As an Embedder's. Raises also EmbeddingExpired if `deadline_at` passes before a text runs."""
+        """As an Embedder's. Raises also EmbeddingExpired at `deadline_at`, on the loop's clock."""
 
 
 class Embedders:

@@ -169,6 +169,18 @@ def test_poison_text_fails_alone_and_is_no_failure_of_the_upstream() -> None:
     on(check)
 
 
+def test_encoder_that_is_stuck_is_503_with_retry_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure of the upstream: fallbacks answer, and its breaker opens."""
+    async def check(upstream: EncoderUpstream, embedder: BatchedEmbedder) -> None:
+        monkeypatch.setattr(BatchedEmbedder, "is_stuck", True)
+        with pytest.raises(UpstreamFailed) as caught:
+            await answer(upstream, Api.EMBEDDINGS, input="a")
+        assert (caught.value.upstream_status, caught.value.can_retry) == (503, True)
+        assert caught.value.retry_after_s == 30.0
+
+    on(check)
+
+
 def test_encoder_that_is_not_loaded_is_a_failed_connection() -> None:
     async def main() -> None:
         for embedders in (None, Embedders()):

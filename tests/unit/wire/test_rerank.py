@@ -31,6 +31,9 @@ def passed(answer: Any) -> tuple[Any, AnswerSummary]:
     ({"query": ""}, "query"), ({"query": None}, "query"), ({"documents": []}, "documents"),
     ({"documents": "a"}, "documents"),
     ({"documents": [1]}, "documents[0]"), ({"documents": ["a", {}]}, "documents[1].text"), ({"top_n": 0}, "top_n"),
+    ({"top_n": -1}, "top_n"), ({"top_n": 1.5}, "top_n"), ({"top_n": 10**30}, "top_n"), ({"query": 7}, "query"),
+    ({"documents": None}, "documents"), ({"documents": [None]}, "documents[0]"),
+    ({"documents": [{"text": 1}]}, "documents[0].text"), ({"documents": {"text": "a"}}, "documents"),
     ({"top_n": "2"}, "top_n"), ({"return_documents": 1}, "return_documents"), ({"documents": ["a"] * 10_001}, "documents"),
 ])
 def test_decode_rerank_with_a_wrong_field_names_it(fields: dict[str, Any], param: str) -> None:

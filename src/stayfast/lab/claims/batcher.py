@@ -6,8 +6,9 @@ by one in order of arrival, which is the best of the three here. Two loads: at 7
 them keep up; at 70 % of what one by one can do, both kinds of padded batches do not.
 
 The real encoder is MiniLM on one thread. A burst of texts arrives at once, and each batcher encodes it, by turns; ratios of
-the same round are compared, in CPU time of this process: one thread computes, and other processes on the machine only add
-noise to other times. Texts that break it: the model raises, or hangs for HANG_S, for a batch with such a text.
+the same round are compared, in CPU time of this process, where one thread computes, and in wall time, which other processes
+on the machine prolong: it has no goal. Texts that break it: the model raises, or hangs for HANG_S, for a batch with such
+a text.
 
 Overload: bursts of ten times the bound arrive at once. Each refused client comes back once, at its Retry-After. Accepted
 texts must be encoded before their deadline: twice the time in which the encoder works off a full queue.
@@ -22,7 +23,7 @@ from importlib import import_module
 from random import Random
 from threading import Event
 from time import process_time
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from stayfast.core.clock import SystemClock
 from stayfast.lab.batching.encoder_sim import (
@@ -49,13 +50,14 @@ TIMER_S: Final = 0.01
 SIZE: Final = 8
 WASTE: Final = 0.25
 N_SEEDS: Final = 8
-SHORT_GOAL, ALL_GOAL, QUIET_GOAL, FIXED_GOAL = 0.6, 1.0, 1.1, 0.5
+SHORT_GOAL, ALL_GOAL, QUIET_GOAL, FIXED_GOAL, NATURAL_GOAL = 0.6, 1.0, 1.1, 0.5, 1.0
 BURST: Final = 64
 SHORT_WORDS, LONG_WORDS = (5, 12), 100
 REAL_GOAL, REAL_FIXED_GOAL, REAL_SHORT_GOAL = 1.0, 0.6, 0.8
 HANG_S, HELD_S = 4.0, 2.0
 BOUND: Final = 2_000  # tokens, in overload
 TIMES_BOUND: Final = 10
+_CLOCK: Final = SystemClock()
 _WORDS: Final = re.findall(r"\w+", """how do i reset my password when the account is locked and what time does support open
                            on monday for questions about a refund of last month""")
 
@@ -69,10 +71,13 @@ class BatcherClaim:
 
     name = "batcher"
     statement = (
-        f"With one text in {ONE_LONG_IN} long, no batch has more than {WASTE:.0%} padding. At 70 % of the load that one by "
-        f"one can bear, p99 of the short texts is at most {SHORT_GOAL:g} times that of one by one, and p99 of all no "
-        f"higher. On MiniLM, a burst takes at most {REAL_FIXED_GOAL:g} times the CPU of batches of {SIZE} and no more than "
-        f"one by one; half of its short texts are done after at most {REAL_SHORT_GOAL:g} times that. A text that "
+        f"With one text in {ONE_LONG_IN} long, no batch has more than {WASTE:.0%} padding. In virtual time, at a load that "
+        f"all batchers bear, p99 of the short texts is at most {FIXED_GOAL:g} times that of batches of {SIZE} with a timer, "
+        f"no higher than that without buckets, and at most {QUIET_GOAL:g} times that of one by one. At 70 % of the load "
+        f"that one by one can bear, it is at most {SHORT_GOAL:g} times that of one by one, and p99 of all no higher. "
+        f"On MiniLM, a burst takes at most {REAL_FIXED_GOAL:g} times the CPU of batches of {SIZE} and no more than one by "
+        f"one; half of its short texts are done after at most {REAL_SHORT_GOAL:g} times that CPU; wall time is printed "
+        "without a goal. A text that "
         "breaks the encoder fails alone. Of clients refused in an overload, at least 90 % are accepted at their "
         "Retry-After; no accepted text is late.")
 
@@ -106,7 +111,11 @@ def measure_padding(n: int, seed: int) -> list[Figure]:
         Figure.of_rounds("busy: p99 of short texts, one by one", busy.one_s, "s"),
         Figure.of_rounds("quiet: p99 of short texts, of that of one by one", quiet.short_of_one, "", QUIET_GOAL),
         Figure.of_rounds(f"quiet: p99 of short texts, of that of batches of {SIZE} with a timer",
-                         [ours / fixed for ours, fixed in zip(quiet.short_s, quiet.fixed_s, strict=True)], "", FIXED_GOAL)]
+                         [ours / fixed for ours, fixed in zip(quiet.short_s, quiet.fixed_s, strict=True)], "", FIXED_GOAL),
+        Figure.of_rounds("quiet: p99 of short texts, of that of what waits, without buckets",
+                         [ours / natural for ours, natural in zip(quiet.short_s, quiet.natural_s, strict=True)], "",
+                         NATURAL_GOAL),
+        Figure.of_rounds("quiet: p99 of short texts, ours", quiet.short_s, "s")]
 
 
 @dataclass(slots=True)
@@ -206,6 +215,31 @@ def draw_burst(rng: Random, n: int = BURST) -> list[str]:
     return [" ".join([*rng.choices(_WORDS, k=length), str(rng.random())[:8]]) for length in lengths]
 
 
+class EncodedText(NamedTuple):
+    """Seconds since the start of its burst: of CPU of this process, and of a clock."""
+
+    n_tokens: int
+    cpu_s: float
+    wall_s: float
+
+
+class BurstRatios(NamedTuple):
+    """One value for each round."""
+
+    of_fixed: list[float]
+    of_one: list[float]
+    short_of_one: list[float]
+
+    def add(self, runs: dict[str, list[tuple[int, float]]]) -> None:
+        """Tokens and seconds of the texts of one round, by batcher."""
+        whole = {name: max(at for _, at in times) for name, times in runs.items()}
+        short = {name: ExactDistribution([at for n_tokens, at in times if n_tokens < LONG_WORDS]).quantile(0.5)
+                 for name, times in runs.items()}
+        self.of_fixed.append(whole["ours"] / whole["fixed"])
+        self.of_one.append(whole["ours"] / whole["one"])
+        self.short_of_one.append(short["ours"] / short["one"])
+
+
 async def measure_bursts(model: Any, n_rounds: int, seed: int) -> list[Figure]:
     """Bursts on the real encoder: ratios of each round."""
     rng = Random(seed)
@@ -213,48 +247,48 @@ async def measure_bursts(model: Any, n_rounds: int, seed: int) -> list[Figure]:
     embedder = batched.BatchedEmbedder(model, EmbedderConfig(max_tokens=128, cache_bytes=65_536), SystemClock())
     for _ in range(2):  # learns the costs
         await encode_burst(embedder, draw_burst(rng))
-    of_one, of_fixed, short_of_one = list[float](), list[float](), list[float]()
+    cpu, wall = BurstRatios([], [], []), BurstRatios([], [], [])
     for number in range(n_rounds):
         texts = draw_burst(rng)
-        runs: dict[str, list[tuple[int, float]]] = {}
+        runs: dict[str, list[EncodedText]] = {}
         for name in ("ours", "one", "fixed") if number % 2 else ("fixed", "one", "ours"):
             runs[name] = await (encode_burst(embedder, texts) if name == "ours" else
                                 encode_fixed(model, texts, 1 if name == "one" else SIZE))
-        whole = {name: max(at for _, at in times) for name, times in runs.items()}
-        short = {name: ExactDistribution([at for n_tokens, at in times if n_tokens < LONG_WORDS]).quantile(0.5)
-                 for name, times in runs.items()}
-        of_one.append(whole["ours"] / whole["one"])
-        of_fixed.append(whole["ours"] / whole["fixed"])
-        short_of_one.append(short["ours"] / short["one"])
+        cpu.add({name: [(text.n_tokens, text.cpu_s) for text in texts] for name, texts in runs.items()})
+        wall.add({name: [(text.n_tokens, text.wall_s) for text in texts] for name, texts in runs.items()})
     counts = embedder.counts
     embedder.close()
-    return [Figure.of_rounds(f"MiniLM: a burst of {BURST}, of the time of batches of {SIZE}", of_fixed, "", REAL_FIXED_GOAL),
-            Figure.of_rounds("MiniLM: the same, of the time of one by one", of_one, "", REAL_GOAL),
-            Figure.of_rounds("MiniLM: until half of the short texts are done, of one by one", short_of_one, "",
-                             REAL_SHORT_GOAL),
+    burst, half = f"MiniLM, a burst of {BURST}", "MiniLM, until half of the short texts are done"
+    return [Figure.of_rounds(f"{burst}: CPU, of that of batches of {SIZE}", cpu.of_fixed, "", REAL_FIXED_GOAL),
+            Figure.of_rounds(f"{burst}: CPU, of that of one by one", cpu.of_one, "", REAL_GOAL),
+            Figure.of_rounds(f"{half}: CPU, of that of one by one", cpu.short_of_one, "", REAL_SHORT_GOAL),
+            Figure.of_rounds(f"{burst}: wall time, of that of batches of {SIZE}", wall.of_fixed, ""),
+            Figure.of_rounds(f"{burst}: wall time, of that of one by one", wall.of_one, ""),
+            Figure.of_rounds(f"{half}: wall time, of that of one by one", wall.short_of_one, ""),
             Figure.exact("MiniLM: padding of all batches", 100 * (1 - counts.n_tokens / counts.n_padded), "%", WASTE * 100),
             Figure.exact("MiniLM: texts of a batch, on average", counts.n_texts / counts.n_batches, "")]
 
 
-async def encode_burst(embedder: Any, texts: Sequence[str]) -> list[tuple[int, float]]:
-    """Each text as a request of its own: tokens, and CPU seconds of this process since the start."""
-    began_at = process_time()
+async def encode_burst(embedder: Any, texts: Sequence[str]) -> list[EncodedText]:
+    """Each text as a request of its own."""
+    cpu_at, wall_at = process_time(), _CLOCK.now()
 
-    async def embed(text: str) -> tuple[int, float]:
+    async def embed(text: str) -> EncodedText:
         await embedder.embed([text])
-        return embedder.count_tokens(text), process_time() - began_at
+        return EncodedText(embedder.count_tokens(text), process_time() - cpu_at, _CLOCK.now() - wall_at)
 
     return await asyncio.gather(*(embed(text) for text in texts))
 
 
-async def encode_fixed(model: Any, texts: Sequence[str], size: int) -> list[tuple[int, float]]:
+async def encode_fixed(model: Any, texts: Sequence[str], size: int) -> list[EncodedText]:
     """Batches of `size` in order of arrival, on another thread, as `encode_burst`."""
-    began_at, found = process_time(), list[tuple[int, float]]()
+    cpu_at, wall_at, found = process_time(), _CLOCK.now(), list[EncodedText]()
     ids = [model.tokenize(text)[0] for text in texts]
     for begin in range(0, len(ids), size):
         batch = ids[begin:begin + size]
         await asyncio.to_thread(model.encode, batch)
-        found += [(len(text), process_time() - began_at) for text in batch]
+        cpu_s, wall_s = process_time() - cpu_at, _CLOCK.now() - wall_at
+        found += [EncodedText(len(text), cpu_s, wall_s) for text in batch]
     return found
 
 

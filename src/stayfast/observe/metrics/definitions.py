@@ -203,6 +203,9 @@ ENCODER_TEXTS = _counter("encoder_texts", "Texts by result: encoded, expired bef
 ENCODER_BATCHES = _counter("encoder_batches", "Batches of the encoder.", "use")
 ENCODER_SPLITS = _counter("encoder_splits", "Batches that failed or overran, and were run again text by text.", "use")
 ENCODER_TOKENS = _counter("encoder_tokens", "Tokens that the encoder computed: of texts, and padding.", "use", "kind")
+ENCODER_OVERRUN = _gauge("encoder_overrun_threads", "Threads of the encoder whose batch takes longer than it may.", "use")
+ENCODER_STUCK = _gauge("encoder_stuck", "1 while texts that do not end hold all threads of the encoder, so that it refuses "
+                       "all others.", "use")
 ENCODER_WAITING = _gauge("encoder_waiting_tokens", "Tokens of texts that wait for the encoder or run.", "use")
 SEMANTIC_LABELS = _gauge("semantic_labels", "Answers compared since the start or the last drift.", "route")
 SEMANTIC_SHADOW = _gauge("semantic_shadow", "1 while semantic hits are not served yet (maximum of the workers).", "route")
@@ -260,7 +263,7 @@ FAMILIES = (
     SPIKE_FACTOR, CACHE_BYTES, CACHE_ENTRIES, STORE_BYTES, STORE_ENTRIES, PREFIX_MOVING, WORKERS, FLEET_BREAKERS,
     FLEET_GATEWAYS, FLEET_AGE, WEBSOCKETS, WEBSOCKET_MESSAGES, BUILD_INFO, SEMANTIC,
     CLASSIFIED, GUARDED, ROUTED_BY_CLASS,
-    ENCODER_TEXTS, ENCODER_BATCHES, ENCODER_SPLITS, ENCODER_TOKENS, ENCODER_WAITING,
+    ENCODER_TEXTS, ENCODER_BATCHES, ENCODER_SPLITS, ENCODER_TOKENS, ENCODER_OVERRUN, ENCODER_STUCK, ENCODER_WAITING,
     SEMANTIC_ENTRIES, SEMANTIC_LABELS, SEMANTIC_SHADOW, SEMANTIC_ERROR, SEMANTIC_JUDGED, SEMANTIC_JUDGE_MISS,
     TIER_COMPARED, TIER_LABELS, TIER_PROVEN,
     QUOTA_SLACK, QUOTA_EXACT, QUOTA_STORE_LOST, QUOTA_STORE_CALLS, JOBS, JOBS_OLDEST,
@@ -273,7 +276,7 @@ MERGED_BY_MAX = frozenset((BREAKER_STATE.name, COLD_START.name, POOL_READY.name,
                      FLEET_GATEWAYS.name, FLEET_AGE.name,
                      EJECTED.name, LIMIT.name, PREDICTOR_ERROR.name, PREFIX_MOVING.name,
                      RETRY_BUDGET.name, SEMANTIC_SHADOW.name, SEMANTIC_ERROR.name,
-                     SEMANTIC_JUDGE_MISS.name, KV_EVENT_BLOCKS.name, KV_EVENT_STATE.name,
+                     ENCODER_STUCK.name, SEMANTIC_JUDGE_MISS.name, KV_EVENT_BLOCKS.name, KV_EVENT_STATE.name,
                      KV_EVENT_AGE.name, JOBS.name, JOBS_OLDEST.name, JOBS_OVERDUE.name, CREDENTIAL_MISSING.name,
                      ))  # gauges merged by maximum, not by sum
 SLO_FAMILIES = frozenset(family.slo for family in FAMILIES if family.slo)

@@ -13,6 +13,7 @@ from stayfast.core.types import Api, Usage
 from stayfast.stores.embedder import (
     EmbedderBusy,
     Embedders,
+    EmbedderStuck,
     EmbeddingExpired,
     NoEmbedder,
     ServedEmbedder,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from stayfast.stores.embedder import Floats
 
 _PARAMS = {Api.EMBEDDINGS: "input", Api.RERANK: "documents"}
+_STUCK_RETRY_S = 30.0
 _N_CHECKED = 16  # texts that are tokenized between two turns of the event loop
 
 
@@ -106,6 +108,9 @@ class EncoderUpstream:
                 raise Rejected(f"{busy}.", status=413, code="too_many_tokens", param=_PARAMS[call.request.api]) from None
             raise Shed("Too many tokens wait for the encoder.", reason="encoder_busy", status=429, code="encoder_busy",
                        retry_after_s=busy.retry_after_s) from None
+        except EmbedderStuck as stuck:
+            raise UpstreamFailed(self.name, Fault.CRASHED, f"upstream {self.name}: {stuck}", upstream_status=503,
+                                 retry_after_s=_STUCK_RETRY_S) from None
         except EmbeddingExpired:
             raise self._fail(Fault.TIMEOUT, "the deadline passed before the texts were encoded") from None
         except TextNotEncodable:

@@ -40,6 +40,7 @@ BUCKETS: Final = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)  # longest text o
 MAX_WASTE: Final = 0.25
 STRETCH: Final = 4.0
 MIN_OVERRUN_S: Final = 0.25  # a batch is never split sooner: a busy machine stops a thread for so long
+FIRST_OVERRUN_S: Final = 10.0  # before anything is predicted
 MIN_RETRY_S, MAX_RETRY_S = 0.05, 60.0
 _MAX_SKIPPED: Final = 64  # texts of a bucket that do not fit a batch, before it starts without looking further
 
@@ -155,7 +156,7 @@ class BatchQueue(Generic[W]):
             self.discard(text)
         n_padded = len(texts) * max(text.n_tokens for text in texts)
         predicted_s = self.cost.predict_s(n_padded)
-        overrun_s = max(MIN_OVERRUN_S, OVERRUN * predicted_s) if predicted_s is not None else inf
+        overrun_s = max(MIN_OVERRUN_S, OVERRUN * predicted_s) if predicted_s is not None else FIRST_OVERRUN_S
         batch = TextBatch(texts, n_padded, overrun_s)
         self.n_running_tokens += batch.n_tokens
         return batch

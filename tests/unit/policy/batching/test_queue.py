@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.policy.batching.cost import MIN_BATCHES
-from stayfast.policy.batching.queue import BUCKETS, MAX_WASTE, STRETCH, BatchQueue, PendingText, QueueLimits
+from stayfast.policy.batching.queue import (
+    BUCKETS,
+    FIRST_OVERRUN_S,
+    MAX_WASTE,
+    STRETCH,
+    BatchQueue,
+    PendingText,
+    QueueLimits,
+)
 
 LENGTHS = st.lists(st.integers(1, 700), min_size=1, max_size=60)
 
@@ -136,7 +144,7 @@ def test_overrun_is_three_predictions_and_unknown_without_one() -> None:
     unknown.add(PendingText(100, 0.0))
     first = unknown.take_batch()
     assert first is not None
-    assert first.overrun_s == float("inf")
+    assert first.overrun_s == FIRST_OVERRUN_S
 
 
 def test_full_queue_refuses_with_the_time_until_there_is_room() -> None:
