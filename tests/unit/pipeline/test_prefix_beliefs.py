@@ -4,6 +4,7 @@ from stayfast.core.engine_signals import EngineSignals
 from stayfast.core.types import Usage
 from stayfast.pipeline.routing.prefix_beliefs import TOKENS_A_BLOCK, PrefixBeliefs
 from stayfast.policy.routing.affinity import BLOCK_BYTES, AffinityConfig
+from stayfast.policy.routing.replica_cost import FAILED_S
 
 N = 100  # blocks of a prompt
 WHOLE = Usage(input_total=N * TOKENS_A_BLOCK, cached_read=N * TOKENS_A_BLOCK)
@@ -105,6 +106,6 @@ def test_beliefs_unanswered_attempt_leaves_nothing_believed() -> None:
 def test_beliefs_failures_cost_for_a_while() -> None:
     route = Route()
     route.beliefs.note_failure("a", 0.0)
-    assert route.beliefs.failed_s("a", 0.0) == 1.0
+    assert route.beliefs.failed_s("a", 0.0) == FAILED_S
     assert route.beliefs.failed_s("b", 0.0) == 0.0
     assert route.beliefs.failed_s("a", 60.0) < 0.01

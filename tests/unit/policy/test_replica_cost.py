@@ -10,6 +10,7 @@ from stayfast.core.engine_signals import EngineSignals
 from stayfast.policy.routing.load_balancing import CandidateLoad
 from stayfast.policy.routing.replica_cost import (
     DECODE_TOKENS,
+    FAILED_S,
     FailurePenalty,
     ReplicaWork,
     costs_s,
@@ -96,8 +97,8 @@ def test_failure_penalty_doubles_and_decays() -> None:
     assert penalty.seconds(0.0) == 0
     penalty.record_failure(0.0)
     penalty.record_failure(0.0)
-    assert penalty.seconds(0.0) == 3
-    assert penalty.seconds(10.0) == pytest.approx(1.1, abs=0.01)
+    assert penalty.seconds(0.0) == pytest.approx(3 * FAILED_S)
+    assert penalty.seconds(10.0) == pytest.approx(1.1 * FAILED_S, rel=0.01)
     for _ in range(50):
         penalty.record_failure(10.0)
     assert penalty.seconds(10.0) == 60

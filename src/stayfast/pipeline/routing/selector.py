@@ -133,7 +133,7 @@ class UpstreamSelector:
             first = names.index(made_at)
             return [first, *(index for index in range(len(names)) if index != first)], aim, notes
         owner = self._find_owner((session or request_prompt.session_id) if self._sees_sessions else b"", names, loads)
-        if owner is None and not self._sees_prefix:
+        if owner is None and not blocks:  # no prefix to find: the load decides, as without affinity
             if weights:
                 _weigh(loads, peers)
             found = order_by_weight(loads, weights, rng)
