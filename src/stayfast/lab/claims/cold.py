@@ -2,8 +2,8 @@
 
 Two replicas serve a steady load of sessions; a third one refuses connections, then listens while it warms up, then answers
 with an empty prefix cache. The gateway is the production one, with session affinity, which sends a new replica its sessions
-at once. Baselines: ready when its health endpoint is well, with its full share at once; and `phases: off`, where the breaker
-and its probe decide. Then a route scales from zero: with a deadline shorter than the cold start its fallback answers; with a
+at once. Baselines: ready when its health endpoint is well, with its full share at once; and `phases: off`, where breakers
+and probes decide. Then a route scales from zero: with a deadline shorter than the cold start its fallback answers; with a
 longer one the requests wait for the replica.
 
 In virtual time. The times to the first token are stated without a goal: in a start they are those of the replica's cold
@@ -129,7 +129,7 @@ class ColdClaim:
 
     name = "cold"
     statement = ("A replica starts under load: no request fails or misses its deadline, and none reaches the replica before "
-                 "it is warm; by its health endpoint at full weight some do. (Without phases, the breaker and its probe are "
+                 "it is warm; by its health endpoint at full weight some do. (Without phases, breakers and probes are "
                  "compared without a goal.) From zero, the fallback answers at least 99 % of the requests whose deadline is "
                  "shorter than the start, the replica at least 99 % of the others.")
 
