@@ -10,10 +10,10 @@ has one of three forms:
     NAME[LABEL]           the label's own text as a number, of metrics that carry facts as labels
 
 Counters are listed with `_total`; the parser also accepts them without. A histogram's sum and count are counters.
-Sources: vLLM's v1/metrics/loggers.py of 0.33, and pages of a running 0.32, its gpu_ names of 0.9, and the engine/metrics.py of 0.6; SGLang's metrics
-collector of 0.5.23 and the example page in the documentation of 0.4; llama.cpp's server README; the metrics collector of
-TensorRT-LLM and the custom metrics of Triton's TensorRT-LLM backend; the metrics page of TGI's documentation. An engine that
-shows none of the names of a figure does not have it.
+Sources: vLLM's v1/metrics/loggers.py of 0.33, and pages of a running 0.32, its gpu_ names of 0.9, and the engine/metrics.py
+of 0.6; SGLang's metrics collector of 0.5.23 and the example page in the documentation of 0.4; llama.cpp's server README;
+the metrics collector of TensorRT-LLM and the custom metrics of Triton's TensorRT-LLM backend; the metrics page of TGI's
+documentation. An engine that shows none of the names of a figure does not have it.
 """
 
 from collections.abc import Iterable, Mapping
