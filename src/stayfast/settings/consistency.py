@@ -180,8 +180,8 @@ def _check_upstreams(settings: Settings, check_engine: Callable[[EngineConfig], 
         if isinstance(upstream, EmbeddedUpstream) and (reason := embedded_engine_problem(check_engine,
                                                                                   upstream.engine)) is not None:
             field, _, rest = reason.partition(" ")
-            is_named = field in _ENGINE_FIELDS  # else the reason is a sentence about the model
-            add_problem(("upstreams", name, *(field.split(".") if is_named else ("model",))), rest if is_named else reason)
+            path, why = (field.split("."), rest) if field in _ENGINE_FIELDS else (["model"], reason)
+            add_problem(("upstreams", name, *path), why)
         elif isinstance(upstream, HttpUpstream) and _is_itself(upstream.base_url, settings.server):
             add_problem(("upstreams", name, "base_url"), "is the address of this gateway (server.host, server.port): "
                         "requests would loop")

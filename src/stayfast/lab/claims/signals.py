@@ -6,8 +6,8 @@ are left out, and it must be unknown, never 0. At last the production scraper an
 sockets: each worker's board must have the reading, from one fetch of each page, and no worker may show it after three
 intervals.
 
-When wrong: the pages of all engines but llama.cpp are written from documentation, so a name that an engine spells otherwise
-than its documents is not found here; the GPU check reads a real vLLM.
+When wrong: only the pages of vLLM 0.32 and llama.cpp b11549 are recorded. The others are written from documentation and
+public sources, so a name that an engine spells otherwise than its documents is not found here.
 """
 
 import asyncio

@@ -1,8 +1,10 @@
 """Metrics pages of engines, two of each 10 s apart, and what they show, computed by hand.
 
-Of llama.cpp b11549 the pages are recordings of the embedded engine. The others are written from the names, types and help
-texts of the engines' documentation and sources, with figures of our own: no GPU was at hand. `.json`: what the engine
-reports beside its metrics (`wire.engines.load_report`).
+Recorded: vLLM 0.32 (0.32.0, a CPU build with a model of random weights, before and in a load of 30 requests, and before and
+after `/sleep`; without the families that no table reads), and llama.cpp b11549 (the embedded engine). Their rates are
+computed as if the two pages were 10 s apart. All others are not recordings: they are written from the names, types and help
+texts of the engines' documentation and public sources, with figures of our own. `.json`: what the engine reports in
+addition to its metrics (`wire.engines.load_report`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,6 +35,15 @@ _SHOWN: Final[Mapping[str, EngineSignals]] = {
         prefix_hit_ratio=0.75, preemptions_per_s=0.2, spec_accepted_ratio=0.7, spec_accepted_length=3.1,
         prefill_tokens_per_s=2000.0, decode_tokens_per_s=900.0, inter_token_s=150 / 5960, queue_p95_s=0.77,
         is_sleeping=False),
+    "vllm-0.32": _Shown(  # its names are those of 0.33
+        "vllm", "0.33", running=8.0, waiting=4.0, kv_used_ratio=0.6153846153846154, kv_tokens=9600.0, block_tokens=32.0,
+        prefix_hit_ratio=4128 / 15871, preemptions_per_s=0.0, prefill_tokens_per_s=6351 / 1.685403225000755,
+        decode_tokens_per_s=55.0, inter_token_s=7.620406110999511 / 525, queue_p95_s=0.285, is_sleeping=False),
+    "vllm-0.32-asleep": _Shown(
+        "vllm", "0.33", running=0.0, waiting=0.0, kv_used_ratio=0.0, kv_tokens=9600.0, block_tokens=32.0,
+        prefix_hit_ratio=0.0, preemptions_per_s=0.0, prefill_tokens_per_s=9 / (4.873668196000381 - 4.863877370000409),
+        decode_tokens_per_s=5.5, inter_token_s=(58.78761814799941 - 58.330445871999245) / 53, queue_p95_s=0.285,
+        is_sleeping=True),
     "vllm-0.9": _Shown(
         "vllm", "0.9", running=24.0, waiting=8.0, kv_used_ratio=0.95, kv_tokens=96_000.0, block_tokens=16.0,
         prefix_hit_ratio=0.25, preemptions_per_s=0.5, prefill_tokens_per_s=600.0, decode_tokens_per_s=800.0,

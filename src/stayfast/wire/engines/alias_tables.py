@@ -10,10 +10,10 @@ has one of three forms:
     NAME[LABEL]           the label's own text as a number, of metrics that carry facts as labels
 
 Counters are listed with `_total`; the parser also accepts them without. A histogram's sum and count are counters.
-Sources: vLLM's v1/metrics/loggers.py of 0.33, its gpu_ names of 0.9, and the engine/metrics.py of 0.6; SGLang's metrics
-collector of 0.5.23 and the example page in the documentation of 0.4; llama.cpp's server README; the metrics collector of
-TensorRT-LLM and the custom metrics of Triton's TensorRT-LLM backend; the metrics page of TGI's documentation. An engine that
-shows none of the names of a figure does not have it.
+Sources: vLLM's v1/metrics/loggers.py of 0.33, and pages of a running 0.32, its gpu_ names of 0.9, and the engine/metrics.py
+of 0.6; SGLang's metrics collector of 0.5.23 and the example page in the documentation of 0.4; llama.cpp's server README;
+the metrics collector of TensorRT-LLM and the custom metrics of Triton's TensorRT-LLM backend; the metrics page of TGI's
+documentation. An engine that shows none of the names of a figure does not have it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -111,7 +111,8 @@ TABLES: Final = (
         {**_VLLM_LOAD, "n_awake": ("vllm:engine_sleep_state{sleep_state=awake}",)},
         {"kv_used_ratio": ("vllm:kv_cache_usage_perc",), "block_tokens": ("vllm:cache_config_info[block_size]",)},
         {**_VLLM_COUNTERS, "n_prefix_tokens": ("vllm:prefix_cache_queries_total",),
-         "n_prefix_hits": ("vllm:prefix_cache_hits_total",), "n_cached_tokens": ("vllm:prompt_tokens_cached_total",)},
+         "n_prefix_hits": ("vllm:prefix_cache_hits_total",), "n_cached_tokens": ("vllm:prompt_tokens_cached_total",),
+         "n_computed_tokens": ("vllm:request_prefill_kv_computed_tokens_sum",)},  # of ended requests, as their prefill times
         _VLLM_TIMES),
     AliasTable(
         "vllm", "0.9", ("vllm:gpu_prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries"),
