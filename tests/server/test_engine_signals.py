@@ -147,12 +147,13 @@ server: {{drain_grace_s: 0}}
             state, pools = json.loads(gateway.get("/debug/state")), json.loads(gateway.get("/admin/scaling"))["pools"]
             return ["engine" in state["upstreams"]["gpu"], pools.get("g", {}).get("kv_used_ratio")]
 
-        ends_at = time.monotonic() + 30
-        while time.monotonic() < ends_at and (found := read()) != [True, 0.25]:
-            time.sleep(0.1)
-        assert found == [True, 0.25]
+        def wait_for(wanted: list[object]) -> None:
+            found, ends_at = read(), time.monotonic() + 30
+            while found != wanted and time.monotonic() < ends_at:
+                time.sleep(0.1)
+                found = read()
+            assert found == wanted
+
+        wait_for([True, 0.25])
         pages.is_broken = True
-        ends_at = time.monotonic() + 30
-        while time.monotonic() < ends_at and (found := read()) != [False, None]:
-            time.sleep(0.1)
-        assert found == [False, None]
+        wait_for([False, None])

@@ -101,7 +101,7 @@ def _read_stored(fields: Mapping[Any, Any]) -> BlocksStored | None:
     if fields.get("kv_cache_spec_kind") in _WINDOWS or _has_extra(fields.get("extra_keys"), lora):
         return BlocksStored(tuple(hashes), parent, (), block_size, lora, medium, group, is_by_tokens=False)
     if (not isinstance(token_ids, list) or len(token_ids) != block_size * len(hashes)
-            or not all(type(token) is int for token in token_ids)):
+            or set(map(type, token_ids)) != {int}):
         return None
     return BlocksStored(tuple(hashes), parent, tuple(token_ids), block_size, lora, medium, group)
 
