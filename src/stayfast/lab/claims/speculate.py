@@ -61,8 +61,8 @@ class SpeculateClaim:
                  f"on all its tokens, tries included, come at {WITH_TRIES:g} of the speed of that arm or faster (95 % "
                  f"interval from parts of the run). It tries at most {EXPLORED:.0%} of the requests and {MAX_EXTRA:g} more "
                  "for each route and batch size. Greedy answers of all arms are equal. On a simulated engine, where "
-                 f"guessing is 1.5 times as fast for one caller and 30 % slower for eight, it has at least {OF_BEST:g} of the better "
-                 "constant arm at both loads.")
+                 "guessing is 1.5 times as fast for one caller and 30 % slower for eight, it has at least "
+                 f"{OF_BEST:g} of the better constant arm at both loads.")
 
     async def run(self, conditions: Conditions) -> ClaimResult:
         conditions.report_progress("simulated engine")
