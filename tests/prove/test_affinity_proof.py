@@ -5,26 +5,31 @@ from pathlib import Path
 
 import pytest
 
-from stayfast.lab.claims.affinity import BY_TOKENS, FILTER, AffinityClaim
+from stayfast.lab.claims.affinity import BY_COST, BY_TOKENS, CONVERSATION_RPS, FILTER, AffinityClaim
 from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, NeedsData
 from stayfast.lab.load.arrivals import TraceRequest
 from stayfast.lab.workloads.chat_traces import link_trace, make_conversations
 from tests.prove.running import short_of
+
+NEAR = "near saturation"
 
 
 def run_claim(claim: AffinityClaim) -> ClaimResult:
     return asyncio.run(claim.run(Conditions(is_quick=True)))
 
 
+def short_claim(rule: str) -> AffinityClaim:
+    return AffinityClaim(quick=Extent(300), rule=rule, shown=(), loads={NEAR: CONVERSATION_RPS[NEAR]})
+
+
 def test_affinity_claim_holds() -> None:
-    assert short_of(run_claim(AffinityClaim(quick=Extent(600)))) == []
+    assert short_of(run_claim(short_claim(BY_COST))) == []
 
 
 @pytest.mark.parametrize("rule", [BY_TOKENS, FILTER])
 def test_affinity_claim_broken_policy_falls_short(rule: str) -> None:
     """Without an index, and with a filter that makes queues."""
-    short = short_of(run_claim(AffinityClaim(quick=Extent(600), rule=rule)))
-    assert "conversations, near saturation: p99 over the best rival's" in short
+    assert f"conversations, {NEAR}: p99 over the best rival's" in short_of(run_claim(short_claim(rule)))
 
 
 def test_affinity_claim_folder_without_traces_names_the_missing_one(tmp_path: Path) -> None:
