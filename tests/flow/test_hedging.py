@@ -1,6 +1,7 @@
 """Second attempts in virtual time: who wins, who is closed when, and that nothing is left of any of it."""
 
 import asyncio
+import gc
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
@@ -13,6 +14,7 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.events import AttemptDone, Hedged, RequestDone
 from stayfast.core.types import Outcome
+from stayfast.pipeline.attempts.attempt import Attempt
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.stages.admit.admission import Admission, Admit
 from stayfast.policy.admission.overload import AdmissionConfig
@@ -42,6 +44,22 @@ def _assert_nothing_left(rig: Rig) -> None:
     """No slot, no stream, no Task but ours, no attempt without an end."""
     assert (rig.n_in_flight, rig.n_open) == (0, 0)
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_hedged_requests_leave_no_object_after_their_end() -> None:
+    """Calls are not seen by the garbage collector, so that a way back from one to its attempt would stay for ever."""
+    async def main(loop: SimLoop) -> None:
+        gc.collect()
+        n_before = sum(isinstance(one, Attempt) for one in gc.get_objects())
+        rig = _hedging_rig(loop, *[[SLOW] * 5, [QUICK] * 5])
+        for _ in range(5):
+            await read(await rig.serve())
+        assert len(rig.sink.facts_of(AttemptDone)) == 10
+        await asyncio.sleep(1)
+        gc.collect()
+        assert sum(isinstance(one, Attempt) for one in gc.get_objects()) - n_before <= 2
+
+    run(main)
 
 
 def test_hedge_wins_and_the_first_attempt_is_closed_at_once() -> None:

@@ -80,7 +80,8 @@ class Call(msgspec.Struct, frozen=True, gc=False):
     service_tier: RequestedTier | None = None  # None: as the client's body has it
     slot: int | None = None  # of the embedded engine; None: the engine chooses
     route: str = ""  # its name in the settings; empty: a request of the gateway's own
-    note: Callable[[str], None] | None = None  # records a decision of the upstream: names and figures only
+    # Records a decision of the upstream: names and figures only. It must not lead back to the Call: see gc=False.
+    note: Callable[[str], object] | None = None
 
 
 class AnswerStream(Protocol):

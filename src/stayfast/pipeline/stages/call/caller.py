@@ -250,7 +250,7 @@ class Caller:
                     layout.new_marker(upstream.name, model, price) if layout is not None else None,
                     arrival.tenant, arrival.events, ex.policy.ends_partial and not request.stream, Sending(),
                     ex.policy.counting if request.api in COUNT_APIS else None, route=plan.route.name,
-                    note=ex.record.note)
+                    note=ex.record.notes.append)  # a bound method of the record would make a cycle
         hedging = plan.route.hedging
         known = None  # those of judgements, jobs and token counts are unlike answers to clients
         if hedging.is_on and not arrival.is_judgement and not arrival.is_job and call.counting is None:

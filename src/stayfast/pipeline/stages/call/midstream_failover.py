@@ -121,7 +121,7 @@ class FailoverStream:
         ex, model = self._ex, target.model or self._ex.request.model
         call = Call(rest.request, model, ex.arrival.request_id, ex.deadline, ex.policy.timeouts.connect_s,
                     ex.arrival.headers, ex.arrival.new_span(self._rng), is_continuation=bool(rest.seam.prefix),
-                    sending=Sending(), route=self._plan.route.name, note=ex.record.note)
+                    sending=Sending(), route=self._plan.route.name, note=ex.record.notes.append)
         attempt = Attempt(target.member, call, self._plan.route.name, len(ex.record.attempts) + 1, is_incremental=True,
                           clock=self._clock, sink=self._sink, price=price_of(target.prices, model),
                           role=ex.arrival.role or RESCUE, lane=self._plan.lane)
