@@ -2,10 +2,10 @@
 
 import pytest
 
-from stayfast.lab.claims.engine import EngineClaim
+from stayfast.lab.claims.engine import AT_A_TIME, ENGINE, GATEWAY, EngineClaim, EngineTurnCost, compare_arms
 from stayfast.lab.claims.prefix_chat import BY_PREFIX, OWN_CHOICE, PrefixChatClaim
 from stayfast.lab.harness.claim import ClaimResult, Extent
-from tests.prove.running import figure_of, run, run_until, short_of, without_interval
+from tests.prove.running import figure_of, run, run_until, short_figures, short_of, without_interval
 
 pytestmark = pytest.mark.sockets
 SMALL = Extent(n=2, n_rounds=6)
@@ -24,11 +24,16 @@ def test_engine_claim_tokens_per_cpu_second_do_not_fall_short() -> None:
     assert without_interval(finding) == []
 
 
-def test_engine_claim_gateway_that_queues_falls_short() -> None:
-    """One answer at a time, whatever the clients send: the engine's batches are lost."""
-    short = short_of(run(EngineClaim(quick=SMALL, upstream={"limit": {"mode": "fixed", "max": 1}})))
-    assert "tokens per second at 8 at a time, gateway over engine" in short
-    assert "tokens per second at 1 at a time, gateway over engine" not in short
+@pytest.mark.parametrize(("slower", "more_cpu", "n_short"), [(1.0, 1.0, 0), (0.98, 1.02, 0), (0.95, 1.0, 3), (1.0, 1.1, 3),
+                                                             (0.79, 1.2, 6)])
+def test_engine_claim_slower_gateway_falls_short(slower: float, more_cpu: float, n_short: int) -> None:
+    """Rounds whose speed varies twofold, as on a busy machine: the pairs of a round decide."""
+    turns: dict[tuple[int, str], list[EngineTurnCost]] = {}
+    for n in AT_A_TIME:
+        speeds = [500.0 * (1 + number % 2) for number in range(12)]
+        turns[n, ENGINE] = [EngineTurnCost(speed, 4e-4, 0.0) for speed in speeds]
+        turns[n, GATEWAY] = [EngineTurnCost(slower * speed, more_cpu * 4e-4, 5e-5) for speed in speeds]
+    assert len(short_figures(compare_arms(turns))) == n_short
 
 
 def test_prefix_chat_claim_counts_hold() -> None:

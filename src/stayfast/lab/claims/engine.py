@@ -11,9 +11,9 @@ three cores, the gateway takes time from both, and a busy machine lowers the rat
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -29,7 +29,7 @@ GATEWAY, ENGINE = "gateway", "engine"
 _N_OUTPUT: Final = 128
 
 
-class _Turn(NamedTuple):
+class EngineTurnCost(NamedTuple):
     """One arm in one round. CPU seconds are of one token."""
 
     tokens_per_s: float
@@ -37,16 +37,15 @@ class _Turn(NamedTuple):
     gateway_cpu_s: float
 
 
-_Turns = Mapping[tuple[int, str], list[_Turn]]
+TurnsByArm = Mapping[tuple[int, str], list[EngineTurnCost]]
 
 
 @dataclass(frozen=True, slots=True)
 class EngineClaim:
-    """n of an extent: requests of each arm and round, for each four at a time, and for one. upstream: further settings."""
+    """n of an extent: requests of each arm and round, for each four at a time, and for one."""
 
     full: Extent = Extent(n=6, n_rounds=40)
     quick: Extent = Extent(n=4, n_rounds=9)
-    upstream: Mapping[str, Any] = field(default_factory=dict)
 
     name = "engine"
     statement = (f"Through the gateway the embedded engine generates at least {GOAL:g} of the tokens per second, and per "
@@ -59,10 +58,10 @@ class EngineClaim:
         extent = conditions.choose(self.full, self.quick)
         rng = Random(conditions.seed)
         port = choose_port(rng)
-        turns: dict[tuple[int, str], list[_Turn]] = {(n, arm): [] for n in AT_A_TIME for arm in (GATEWAY, ENGINE)}
+        turns: dict[tuple[int, str], list[EngineTurnCost]] = {(n, arm): [] for n in AT_A_TIME for arm in (GATEWAY, ENGINE)}
         async with Processes() as processes:
             gateway = await processes.start_gateway({
-                "upstreams": {"engine": {"kind": "embedded", "port": port, "n_slots": max(AT_A_TIME), **self.upstream}},
+                "upstreams": {"engine": {"kind": "embedded", "port": port, "n_slots": max(AT_A_TIME)}},
                 "routes": {MODEL: {"upstreams": ["engine"]}}})
             urls = {GATEWAY: gateway.url, ENGINE: f"http://127.0.0.1:{port}"}
             for number in range(-1, extent.n_rounds):  # the first one is a warm-up
@@ -73,14 +72,16 @@ class EngineClaim:
                         turn = await _take_turn(gateway, urls[arm], bodies, n_at_a_time)
                         if number >= 0:
                             turns[n_at_a_time, arm].append(turn)
-        return ClaimResult(tuple(_figures(turns)), ("One thread computes the tiny model; both arms have the same child.",))
+        figures = tuple(compare_arms(turns))
+        return ClaimResult(figures, ("One thread computes the tiny model; both arms have the same child.",))
 
 
-async def _take_turn(gateway: ServerProcess, url: str, bodies: Sequence[bytes], n_at_a_time: int) -> _Turn:
+async def _take_turn(gateway: ServerProcess, url: str, bodies: Sequence[bytes], n_at_a_time: int) -> EngineTurnCost:
     before_s = gateway.children_cpu_s(), gateway.cpu_s()
     rate = await run_at_a_time(url, bodies, n_at_a_time)
     n_tokens = len(bodies) * _N_OUTPUT
-    return _Turn(rate, (gateway.children_cpu_s() - before_s[0]) / n_tokens, (gateway.cpu_s() - before_s[1]) / n_tokens)
+    return EngineTurnCost(rate, (gateway.children_cpu_s() - before_s[0]) / n_tokens,
+                          (gateway.cpu_s() - before_s[1]) / n_tokens)
 
 
 def _make_body(rng: Random) -> bytes:
@@ -89,7 +90,8 @@ def _make_body(rng: Random) -> bytes:
         "ignore_eos": True, "messages": [{"role": "user", "content": f"Count to {rng.randrange(10**9)}."}]})
 
 
-def _figures(turns: _Turns) -> list[Figure]:
+def compare_arms(turns: TurnsByArm) -> list[Figure]:
+    """turns: by answers at a time and arm, equally many of both arms."""
     figures = []
     for n in AT_A_TIME:
         through, direct = turns[n, GATEWAY], turns[n, ENGINE]
