@@ -18,8 +18,8 @@ from stayfast.engine.fit import describe_fits, find_misfits, fit_engine, fit_eng
 from stayfast.engine.model_file import read_shape
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.speculation.config import SpeculationConfig
+from tests.engine.chats import HEAD, answer, chat
 from tests.engine.rig import random_config, serve_engine
-from tests.engine.test_slots import HEAD, answer, chat
 
 MIB = float(1 << 20)
 ALL_ARMS = EngineConfig(speculation=SpeculationConfig("auto"))

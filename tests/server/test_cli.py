@@ -26,6 +26,7 @@ from stayfast.policy.prompt_cache.rules import rules_of
 from stayfast.settings import Settings, SettingsError, SettingsText, load_settings
 from stayfast.upstreams.embedded import EngineAddress
 from stayfast.workers.channels import ParentChannel, encode_frame
+from tests.server.compose_rig import Compose
 from tests.terminal import in_terminal
 
 GOOD = "upstreams: {a: {kind: simulated}, b: {kind: simulated}}\nroutes: {m: [a, b]}\n"
@@ -37,23 +38,6 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("PORT", "NOTIFY_SOCKET", *(name for name in os.environ if name.startswith("STAYFAST_"))):
         monkeypatch.delenv(name, raising=False)
-
-
-class Compose:
-    """In place of the running gateway: keeps what it was given."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.settings: Settings | None = None
-        self.given: dict[str, Any] = {}
-        self._error = error
-
-    def serve(self, settings: Settings, *, on_listening: Callable[[Sequence[tuple[str, int]]], None], **given: Any) -> int:
-        """Pretend to serve."""
-        self.settings, self.given = settings, given
-        if self._error is not None:
-            raise self._error
-        on_listening([("127.0.0.1", 8090)])
-        return 0
 
 
 @pytest.fixture

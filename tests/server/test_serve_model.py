@@ -8,7 +8,7 @@ from stayfast.cli import main
 from stayfast.settings import SettingsError
 from stayfast.workers.supervisor import EXIT_BAD_SETTINGS
 from tests.engine.random_gguf import write_random_gguf
-from tests.server.test_cli import Compose
+from tests.server.compose_rig import Compose
 
 
 @pytest.fixture
