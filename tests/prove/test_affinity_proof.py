@@ -5,35 +5,34 @@ from pathlib import Path
 
 import pytest
 
-from stayfast.lab.claims.affinity import BY_COST, BY_TOKENS, CONVERSATION_RPS, FILTER, AffinityClaim
+from stayfast.lab.claims.affinity import BY_COST, BY_TOKENS, FILTER, AffinityClaim
 from stayfast.lab.harness.claim import ClaimResult, Conditions, Extent, NeedsData
 from stayfast.lab.load.arrivals import TraceRequest
 from stayfast.lab.workloads.chat_traces import link_trace, make_conversations
 from tests.prove.running import short_of
-
-NEAR = "near saturation"
 
 
 def run_claim(claim: AffinityClaim) -> ClaimResult:
     return asyncio.run(claim.run(Conditions(is_quick=True)))
 
 
-def short_claim(rule: str) -> AffinityClaim:
-    return AffinityClaim(quick=Extent(300), rule=rule, shown=(), loads={NEAR: CONVERSATION_RPS[NEAR]})
+def surge_claim(rule: str) -> AffinityClaim:
+    """A surge on cold caches, beyond what the rivals can read: the quickest way to tell policies apart."""
+    return AffinityClaim(quick=Extent(600), rule=rule, shown=(), loads={"a surge": 42.0}, ramp_s=0.0)
 
 
 def test_affinity_claim_holds() -> None:
-    assert short_of(run_claim(short_claim(BY_COST))) == []
+    assert short_of(run_claim(surge_claim(BY_COST))) == []
 
 
 @pytest.mark.parametrize("rule", [BY_TOKENS, FILTER])
 def test_affinity_claim_broken_policy_falls_short(rule: str) -> None:
     """Without an index, and with a filter that makes queues."""
-    assert f"conversations, {NEAR}: p99 over the best rival's" in short_of(run_claim(short_claim(rule)))
+    assert "conversations, a surge: p99 over the best rival's" in short_of(run_claim(surge_claim(rule)))
 
 
 def test_affinity_claim_folder_without_traces_names_the_missing_one(tmp_path: Path) -> None:
-    claim = AffinityClaim(quick=Extent(20))
+    claim = AffinityClaim(quick=Extent(20), shown=(), ramp_s=0.0)
     with pytest.raises(NeedsData, match="mooncake_conversation"):
         asyncio.run(claim.run(Conditions(is_quick=True, data=tmp_path)))
 

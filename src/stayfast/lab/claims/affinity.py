@@ -182,7 +182,7 @@ async def run_policy(loop: SimLoop, rule: str, requests: Sequence[ConversationTu
 @dataclass(frozen=True, slots=True)
 class AffinityClaim:
     """n of an extent: requests of each load. rule: the policy under test. shown: others without a goal. loads: of made-up
-    conversations, requests per second.
+    conversations, requests per second. ramp_s: of them, not measured.
     """
 
     full: Extent = Extent(2000)
@@ -190,6 +190,7 @@ class AffinityClaim:
     rule: str = BY_COST
     shown: Sequence[str] = (STICKY, FILTER)
     loads: Mapping[str, float] = field(default_factory=lambda: CONVERSATION_RPS)
+    ramp_s: float = RAMP_S
 
     name = "affinity"
     statement = (f"In front of {N_REPLICAS} simulated engines with prefix caches, on made-up conversations that are built "
@@ -202,9 +203,9 @@ class AffinityClaim:
         n, seed = conditions.choose(self.full, self.quick).n, conditions.seed
         figures: list[Figure] = []
         for load, rate_rps in self.loads.items():
-            n_before = round(rate_rps * RAMP_S)
+            n_before = round(rate_rps * self.ramp_s)
             requests = make_conversations(rate_rps, n_before + n, seed)
-            figures += await self._compare(conditions, f"conversations, {load}", requests, n_before)
+            figures += await self._compare(conditions, f"conversations, {load}", requests, n_before, is_made_up=True)
         for trace, scales in TRACE_SCALES.items() if conditions.data is not None else ():
             assert conditions.data is not None
             path = conditions.data / trace
@@ -216,12 +217,12 @@ class AffinityClaim:
                 figures += await self._compare(conditions, f"{trace}, {load}", requests)
         return ClaimResult(tuple(figures))
 
-    async def _compare(self, conditions: Conditions, where: str, requests: Sequence[ConversationTurn], n_before: int = 0
-                       ) -> list[Figure]:
-        """n_before: requests of made-up conversations that are not measured; 0: a trace, measured from its start."""
-        mean_goal, p99_goal = (MEAN_GOAL, P99_GOAL) if n_before else (NO_LOSS, NO_LOSS)
+    async def _compare(self, conditions: Conditions, where: str, requests: Sequence[ConversationTurn], n_before: int = 0,
+                       *, is_made_up: bool = False) -> list[Figure]:
+        """n_before: requests that are not measured."""
+        mean_goal, p99_goal = (MEAN_GOAL, P99_GOAL) if is_made_up else (NO_LOSS, NO_LOSS)
         found: dict[str, RoutedLoad] = {}
-        for rule in (*RIVALS, *[rule for rule in self.shown if n_before or rule != STICKY], self.rule):
+        for rule in (*RIVALS, *[rule for rule in self.shown if is_made_up or rule != STICKY], self.rule):
             conditions.report_progress(f"{where}: {len(requests):,} requests, {rule}")
             found[rule] = await run_virtual_in_thread(run_policy, rule, requests, n_before, conditions.seed)
         ours, rivals = found[self.rule], [found[rule] for rule in RIVALS]
