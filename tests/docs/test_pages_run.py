@@ -43,7 +43,7 @@ NOT_RUN = {  # commands that are only parsed (test_examples.py), by how they beg
     "(docker|helm|kubectl|gh) ": "needs an engine, a cluster or a network; tests/deploy checks the files",
     "(python3 -m venv|install|systemctl|/opt/stayfast/bin/pip) ": "changes the reader's machine",
     "stayfast quantise ": "needs the reader's own model; tests/engine/test_quantise_cli.py runs it",
-    "python scripts/quantise_inputs": "takes minutes; its models are only for the command after it",
+    "(python scripts/quantise_inputs|cd DIR)": "takes minutes; its models are only for the command after it",
     "python -m scripts": "takes 15 minutes; test_tail_table.py runs a short one",
     "python -m examples": "reads all pages first; tests/examples runs it",
     "stayfast warm .* --call ": "imports the reader's own module; tests/server/test_warm.py has one",

@@ -345,7 +345,7 @@ async def read_pool(rig: Rig) -> dict[str, Any]:
 @pytest.mark.parametrize(("kv_used_ratio", "waiting", "wanted", "why"), [
     (0.95, None, 3, "KV memory 95% used, against 80%"),
     (None, 2.0, 3, "0 requests wait at 2 ready replicas and 2 in their engines"),
-    (None, None, 1, "0 requests, against 0.7 of"),
+    (None, None, 1, "only the queue is known: neither places, nor prefill rate, nor KV memory"),
 ])
 def test_scaling_uses_what_engines_show_until_it_is_stale(kv_used_ratio: float | None, waiting: float | None, wanted: int,
                                                           why: str) -> None:
