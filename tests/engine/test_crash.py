@@ -13,6 +13,7 @@ import pytest
 import uvloop
 
 from stayfast.engine.config import EngineConfig
+from stayfast.engine.fit import fit_engine
 from stayfast.engine.process import EnginePhase, child_command
 from tests.engine.rig import BOUND_S, Facts, ask, ends_within, engine_on, random_config, soon
 
@@ -85,11 +86,15 @@ def test_engine_backoff_grows_with_crashes_in_row(tmp_path: Path, healthy_after_
 
 
 def test_engine_corrupt_model_backs_off_with_cause(tmp_path: Path) -> None:
-    """A file cut short passes the first look and fails to load: the cause is told, and stop works in a pause."""
+    """A file without a tensor passes the checks before loading and fails to load: its cause is shown, and stop works in a
+    pause.
+    """
+    config = random_config(tmp_path)
+    path = Path(config.model)
+    path.write_bytes(path.read_bytes().replace(b"token_embd.weight", b"token_embx.weight"))
+
     async def life() -> None:
         facts = Facts()
-        config = random_config(tmp_path)
-        os.truncate(config.model, 1_000_000)
         engine = engine_on(config, facts)
         await engine.start()
         await facts.until("crashed", 2)
@@ -97,7 +102,7 @@ def test_engine_corrupt_model_backs_off_with_cause(tmp_path: Path) -> None:
         assert not engine.is_ready
         assert facts.all[1].detail is not None
         assert facts.all[1].detail.startswith("exit code 1: ")
-        assert "model is corrupted or incomplete" in facts.all[1].detail
+        assert "token_embd.weight" in facts.all[1].detail
         await engine.stop()
     uvloop.run(life())
 
@@ -192,7 +197,8 @@ def test_engine_child_can_be_stopped_while_loading(tmp_path: Path, ending: str) 
     """Loading holds the GIL: a model that is a pipe nobody writes to loads for ever, and must not hold the child."""
     endless = tmp_path / "endless.gguf"
     os.mkfifo(endless)
-    with subprocess.Popen(child_command(EngineConfig(model=str(endless)), 0), stdin=subprocess.PIPE) as child:
+    fit = fit_engine(random_config(tmp_path))  # of another model: the endless one cannot be read here either
+    with subprocess.Popen(child_command(EngineConfig(model=str(endless)), 0, fit), stdin=subprocess.PIPE) as child:
         assert child.stdin is not None
         writer = os.open(endless, os.O_WRONLY)  # returns when the child has opened the other end: it loads now
         if ending == "eof":
