@@ -13,7 +13,7 @@ from stayfast.core.findings import Evidence, Finding, FindingSite, SettingsChang
 from stayfast.core.snapshot import Snapshot, UpstreamRow
 from stayfast.core.units import format_seconds
 from stayfast.policy.findings.check import Check
-from stayfast.policy.findings.figures import names
+from stayfast.policy.findings.figures import deadline_s, names, number
 from stayfast.policy.findings.patches import change_settings
 
 _PHASE = "stayfast_replica_phase"
@@ -21,7 +21,8 @@ _PHASE = "stayfast_replica_phase"
 
 def _pools(snapshot: Snapshot) -> Iterable[tuple[str, list[UpstreamRow]]]:
     """The routes with replicas."""
-    for route in snapshot.settings.get("routes") or {}:
+    routes = snapshot.setting("routes")
+    for route in routes if isinstance(routes, dict) else ():
         upstreams = names(snapshot, "routes", route, "upstreams")
         rows = [row for row in snapshot.upstreams if row.phase and row.name in upstreams]
         if rows:
@@ -31,7 +32,7 @@ def _pools(snapshot: Snapshot) -> Iterable[tuple[str, list[UpstreamRow]]]:
 def find_missing_replicas(snapshot: Snapshot) -> Iterable[Finding]:
     """Routes with fewer ready replicas than `min_warm`."""
     for route, rows in _pools(snapshot):
-        min_warm = int(snapshot.setting("routes", route, "pool", "min_warm") or 0)
+        min_warm = int(number(snapshot, "routes", route, "pool", "min_warm", default=0.0))
         away = [row for row in rows if row.phase != "ready"]
         n_ready = len(rows) - len(away)
         if n_ready >= min_warm:
@@ -53,9 +54,8 @@ def find_missing_replicas(snapshot: Snapshot) -> Iterable[Finding]:
 def find_slow_starts(snapshot: Snapshot) -> Iterable[Finding]:
     """Replicas whose start takes longer than a request of their route may."""
     for route, rows in _pools(snapshot):
-        deadline_s = snapshot.setting("routes", route, "deadline") or snapshot.setting("routes", route, "timeouts",
-                                                                                       "total_s")
-        slow = [row for row in rows if row.cold_start_s is not None and deadline_s and row.cold_start_s > float(deadline_s)]
+        within_s = deadline_s(snapshot, route)
+        slow = [row for row in rows if row.cold_start_s is not None and row.cold_start_s > within_s]
         has_fallback = snapshot.setting("routes", route, "on_overrun", "fallback") is not None
         if not slow or has_fallback or len(names(snapshot, "routes", route, "upstreams")) > 1:
             continue
@@ -65,7 +65,7 @@ def find_slow_starts(snapshot: Snapshot) -> Iterable[Finding]:
             f"{slow[0].name} takes {format_seconds(start_s)} to start, longer than a request of {route} may.",
             "It is the only one of the route, which has no fallback: while it starts, every request fails.",
             (Evidence("seconds to start, p90", start_s, "s", None, "stayfast_replica_cold_start_seconds"),
-             Evidence("deadline", float(deadline_s), "s", None, f"routes.{route}.deadline")),
+             Evidence("deadline", within_s, "s", None, f"routes.{route}.deadline")),
             (SettingsChange("A second replica, or a fallback (routes.NAME.fallback): a smaller model, or a provider."),),
             f"/debug/state upstreams: cold_start_p90_s of {slow[0].name} is below the deadline")
 
