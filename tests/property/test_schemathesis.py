@@ -31,8 +31,9 @@ server: {{host: 127.0.0.1, port: 0}}
 upstreams:
   steady: {{kind: simulated, script: steady}}
   vectors: {{kind: openai, base_url: "{origin}/v1", apis: [embeddings], probe: false}}
+  ranks: {{kind: openai, base_url: "{origin}/v1", apis: [rerank], probe: false}}
   counter: {{kind: anthropic, base_url: "{origin}", apis: [messages], probe: false}}
-routes: {{steady: [steady], vectors: [vectors], counted: [counter]}}
+routes: {{steady: [steady], vectors: [vectors], ranks: [ranks], counted: [counter]}}
 jobs: {{path: "{folder}"}}
 """
 # The command line, with a steady provider that takes no pauses: thousands of its answers have to fit into a test.
@@ -48,15 +49,17 @@ CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conform
 
 
 class Vectors(BaseHTTPRequestHandler):
-    """An upstream with the same two embeddings for everything."""
+    """An upstream with the same embedding for everything, and one rank."""
 
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
         """Answer."""
         self.rfile.read(int(self.headers["content-length"]))
-        body = json.dumps({"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [0.5, 0.25]}],
-                           "model": "vectors", "usage": {"prompt_tokens": 1, "total_tokens": 1}}).encode()
+        found = {"results": [{"index": 0, "relevance_score": 0.5}]} if self.path.endswith("/rerank") else {
+            "data": [{"object": "embedding", "index": 0, "embedding": [0.5, 0.25]}]}
+        body = json.dumps({"object": "list", **found, "model": "vectors",
+                           "usage": {"prompt_tokens": 1, "total_tokens": 1}}).encode()
         self.send_response(200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
