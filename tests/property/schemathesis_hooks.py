@@ -10,7 +10,8 @@ from typing import Any
 import schemathesis
 
 # By operation; `steady` serves the others.
-MODELS = {"embeddings": "vectors", "rerank": "ranks", **dict.fromkeys(("count_tokens", "input_tokens", "tokenize"), "counted")}
+MODELS = {"embeddings": "vectors", "rerank": "ranks",
+          **dict.fromkeys(("count_tokens", "input_tokens", "tokenize"), "counted")}
 JOB_MODELS = {"/v1/embeddings": "vectors", "/v1/rerank": "ranks", "/v1/messages/count_tokens": "counted",
               "/v1/responses/input_tokens": "counted", "/tokenize": "counted"}
 LATEST = 1e11  # start of a job
