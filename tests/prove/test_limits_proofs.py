@@ -28,12 +28,14 @@ def test_storm_claim_virtual_time_no_limit_exceeds_goal() -> None:
 
 @pytest.mark.sockets
 def test_storm_claim_holds() -> None:
-    """Over sockets three seconds are too short for the goals, so the run is only compared with one without limits."""
+    """The phases are too short for the goals over sockets, so the run is only compared with one without limits. The limit
+    halves at most once a second: the outage lasts long enough for that on a busy machine, too.
+    """
     def is_far_from_no_limit(finding: ClaimResult) -> bool:
         most, most_without = (figure_of(finding, words).value for words in ("sockets: most at the engine", "without limits"))
         return most < 0.5 * most_without and most_without > 5
 
-    finding = run_until(Storm(quick=storm.StormPhases(3.0, 3.0, 4.0)), is_far_from_no_limit)
+    finding = run_until(Storm(quick=storm.StormPhases(3.0, 8.0, 4.0)), is_far_from_no_limit)
     assert [name for name in short_of(finding) if not name.startswith("sockets")] == []
     assert is_far_from_no_limit(finding), finding.figures
     assert without_interval(finding) == []

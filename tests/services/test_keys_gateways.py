@@ -3,12 +3,14 @@
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -121,12 +123,18 @@ def test_spend_of_workers_and_gateways_is_the_exact_sum(tmp_path: Path, server: 
                 assert rows[key_id]["nano_usd"] == each * rows[key_id]["requests"]
 
 
+def is_listening(gateway: Gateway) -> bool:
+    """Whether any worker accepts connections."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", urlsplit(gateway.url).port)) == 0
+
+
 def _settled(started: list[Gateway], n_requests: int) -> dict[str, Any]:
     """The sums by key once they have at least so many requests."""
     def have_come() -> bool:
         return bool(spend(started[0], "key")["total"]["requests"] >= n_requests)
 
-    seconds_until(have_come)
+    seconds_until(have_come, 60.0)
     return spend(started[0], "key")
 
 
@@ -139,10 +147,11 @@ def test_killed_gateway_loses_only_the_spend_of_the_last_seconds(tmp_path: Path)
             assert chat(one, key) == 200
         seconds_until(lambda: spend(one)["total"]["requests"] >= 20 + IN_A_ROW)
         stored = spend(one)["total"]
-        for pid in one.pids():
+        killed = one.pids()
+        for pid in killed:
             os.kill(pid, signal.SIGKILL)
-        n_started = len(one.pids())
-        seconds_until(lambda: len(one.pids()) >= n_started + 2)
+        seconds_until(lambda: len(one.pids()) >= len(killed) + 2)
+        seconds_until(partial(is_listening, one))  # a worker writes `starting` before it listens
         after = spend(one)["total"]
         assert after["requests"] >= stored["requests"]
         seconds_until(lambda: chat(one, key) == 200, WITHIN_S)
