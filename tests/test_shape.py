@@ -25,7 +25,7 @@ WIDE: dict[str, int] = {
     "lab/load/reader.py: MeasuredAnswer": 21,
     "lab/simulated/provider.py: SimulatedCall": 18,
     "lab/simulated/provider_state.py: ProviderState": 17,
-    "observe/metrics/collector.py: MetricsSink": 18,
+    "observe/metrics/collector.py: MetricsSink": 17,
     "pipeline/attempts/attempt.py: Attempt": 18,
     "pipeline/stages/call/hedged_call.py: HedgedCall": 22,
     "pipeline/stages/call/midstream_failover.py: StreamGuard": 26,

@@ -21,7 +21,7 @@ from stayfast.core.clock import SystemClock
 from stayfast.core.events import Fact, RequestDone, Sink
 from stayfast.core.types import AnswerSummary, Api, Chunk, Usage
 from stayfast.lab.simulated.settings import KINDS
-from stayfast.observe.fact_batch import MAX_FACTS, Batch
+from stayfast.observe.fact_batch import MAX_FACTS, FactBatch, handle_facts
 from stayfast.observe.log import LineWriter, LogConfig
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.timing.token_timings import TokenTimings
@@ -153,13 +153,13 @@ def parts(fact: Fact, observers: Observers) -> list[tuple[str, float]]:
     nothing_ns = each_ns(over(lambda _: None), 20)
     rows.append(("LogHistogram.add", (each_ns(over(histogram.add), 20) - each_ns(over(abs), 20)) / 1000))
     rows.append(("Window.add", (each_ns(over(lambda value: window.add(value, now)), 20) - nothing_ns) / 1000))
-    cadence = TokenTimings("m", "u", Batch(observers.metrics))
+    cadence = TokenTimings("m", "u", FactBatch(observers.metrics))
     cadence.start(now)
     rows.append(("a chunk: clock, gap, stall detector, gap histogram",
                  each_ns(lambda: cadence.note_content(clock.now()), 50_000)))
     facts = [fact] * (MAX_FACTS // 3)  # a batch also holds attempts and reused connections
     for name, sink in (("log", observers.log), ("metrics", observers.metrics), ("recent", observers.recent)):
-        rows.append((f"RequestDone into {name}", each_ns(lambda sink=sink: sink.consume(facts), 1000) / len(facts)))
+        rows.append((f"RequestDone into {name}", each_ns(lambda sink=sink: handle_facts(sink, facts), 1000) / len(facts)))
     return rows
 
 

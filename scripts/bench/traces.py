@@ -25,6 +25,7 @@ from run import HERE, SETTINGS, UPSTREAM, cpu_s, free_ports, open_loop, process,
 
 from stayfast.core.events import AttemptDone, RequestDone, StageDone, Trace
 from stayfast.core.types import Api, Outcome, Stage, Usage
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.tracing.config import TraceConfig
 from stayfast.observe.tracing.exporter import SpanExporter
 from stayfast.observe.tracing.otlp import SpanEncoder
@@ -76,7 +77,7 @@ def measure_path() -> None:
             if span is not None:
                 encode_trace_headers(span)
             if is_on:
-                tracing.consume([done])
+                handle_facts(tracing, [done])
 
         return each_us(once)
 

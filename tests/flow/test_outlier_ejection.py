@@ -7,9 +7,11 @@ import msgspec
 
 from stayfast.core.errors import StayfastError
 from stayfast.core.events import Ejected
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.definitions import EJECTIONS
+from stayfast.observe.snapshot.traffic import TrafficSink
 from stayfast.pipeline.routing.selector import PickConfig, UpstreamSelector
 from stayfast.policy.resilience.breaker import BreakerConfig
 from stayfast.policy.routing.outlier_ejection import EjectConfig
@@ -49,11 +51,11 @@ def test_outlier_ejection_and_return_are_reported_once() -> None:
         assert (out.route, out.upstream, out.is_out) == (MODEL, "up0", True)
         assert "of its calls failed, 0% of the others' calls, ejected for 30 s" in out.why
         assert (back.upstream, back.is_out) == ("up0", False)
-        lines, metrics = RecordingWriter(), MetricsSink(loop)
-        LogSink(LogConfig(), lines, loop).consume([out, back])
+        lines, metrics = RecordingWriter(), MetricsSink(loop, TrafficSink(loop))
+        handle_facts(LogSink(LogConfig(), lines, loop), [out, back])
         assert [(line["event"], line["level"], line["upstream"]) for line in lines.lines] == [
             ("ejected", "warning", "up0"), ("readmitted", "info", "up0")]
-        metrics.consume([out, back])
+        handle_facts(metrics, [out, back])
         assert metrics.totals.counters[EJECTIONS.name] == {(MODEL, "up0"): 1}
 
     run(main)

@@ -135,7 +135,7 @@ class Observers:
         traffic = TrafficSink(clock, current.first_token_bound)
         board = SignalBoard(settings.metrics.engine_interval_s)
         scaling = PoolScaling(current, clock, traffic, board)
-        self.metrics = MetricsSink(clock, slo_bounds_s(settings), traffic=traffic, lost=self._lost,
+        self.metrics = MetricsSink(clock, traffic, slo_bounds_s(settings), lost=self._lost,
                                    in_flight=current.in_flight, queued=current.queued,
                                    gauges=lambda: current.gauges() | self.fleet.gauges() | scaling.gauges() | {
                                        ENGINE_BOUND.name: bound_rows(self.probes.engine_bounds()),

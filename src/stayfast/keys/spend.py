@@ -10,10 +10,10 @@ ended in the last FLUSH_S and the time of one write. While the store is unavaila
 then routes become OTHER, so that memory is bounded and sums by tenant and key stay exact.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from secrets import token_hex
 
-from stayfast.core.events import UNPRICED, AttemptDone, Fact, RequestDone
+from stayfast.core.events import UNPRICED, AttemptDone, RequestDone
 from stayfast.core.keys import DAY_S, NANO, SpendRow
 from stayfast.core.units import make_printable
 from stayfast.policy.admission.price import TABLE_PRICE
@@ -39,11 +39,14 @@ class SpendTally:
         self._rows: dict[SpendKey, list[int]] = {}
         self.is_on = False
 
-    def consume(self, facts: Sequence[Fact]) -> None:
-        """Count the requests among the facts."""
+    @property
+    def handlers(self) -> Mapping[type[RequestDone], Callable[[list[RequestDone]], None]]:
+        return {RequestDone: self._count_all}
+
+    def _count_all(self, facts: Sequence[RequestDone]) -> None:
         if self.is_on:
             for fact in facts:
-                if isinstance(fact, RequestDone) and (fact.attempts or fact.cache in HITS):
+                if fact.attempts or fact.cache in HITS:
                     self._count(fact)
 
     def take(self) -> list[SpendRow]:

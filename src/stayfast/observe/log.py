@@ -8,18 +8,16 @@ import math
 import os
 import select
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.credentials import CredentialRenewalFailed, CredentialRenewed
 from stayfast.core.events import (
-    AttemptDone,
     BreakerChanged,
-    ConnectionReused,
     ConnectionsClosed,
     DescriptorsExhausted,
     Ejected,
@@ -27,24 +25,22 @@ from stayfast.core.events import (
     Fact,
     JobLeaseLost,
     JobsSwept,
-    JobStoreCalled,
     JudgeUnclear,
     KeysFailed,
     PrefixFinding,
     ProbeFailed,
     RequestDone,
     RequestRefused,
-    StoreCallDone,
     StoreChanged,
     TurnFailed,
 )
 from stayfast.core.keys import KeyChanged
 from stayfast.core.passthrough import PassedThrough
 from stayfast.core.replicas import PhaseChanged
+from stayfast.observe.fact_batch import FactHandlers, handle_facts, one_by_one
 from stayfast.observe.log_text import TextLines
 from stayfast.observe.traffic_rows import format_mark
 
-_WITHOUT_LINE = (AttemptDone, ConnectionReused, StoreCallDone, JobStoreCalled)  # the frequent ones, skipped first
 ONCE_IN_S = 10.0  # shortest interval between lines that an attacker or one full table could cause by the thousand
 _ROUNDING_S = 1e-6
 SEVERITY = {"debug": 0, "info": 1, "warning": 2, "error": 3}
@@ -243,42 +239,46 @@ class LogSink:
         self._config = config
         self._encoder = line_encoder(config)
         self._least = SEVERITY[config.level]
+        self._least_status = _least_status(config)
 
-    def consume(self, facts: Sequence[Fact]) -> None:
-        level = self._config.requests
-        for fact in facts:
-            if isinstance(fact, RequestDone):
-                if level and _severity(fact.status) >= self._least:
-                    self._line(_request_line(fact))
-            elif not isinstance(fact, _WITHOUT_LINE):
-                self.emit(fact)
+    @property
+    def handlers(self) -> FactHandlers:
+        rare: dict[type[Any], Callable[[Any], None]] = {
+            PassedThrough: self._log_passed, RequestRefused: self._log_refused, ProbeFailed: self._log_probe,
+            TurnFailed: self._log_turn, BreakerChanged: self._log_state, StoreChanged: self._log_state,
+            PhaseChanged: self._log_state, Ejected: self._log_ejection, PrefixFinding: self._log_prefix,
+            DescriptorsExhausted: self._log_crowding, ConnectionsClosed: self._log_crowding, JudgeUnclear: self._log_judge,
+            EngineState: self._log_engine, CredentialRenewed: self._log_renewal,
+            CredentialRenewalFailed: self._log_failed_renewal, JobLeaseLost: self._log_lost_lease,
+            JobsSwept: self._log_sweep, KeyChanged: self._log_key, KeysFailed: self._log_invalid_keys}
+        return {RequestDone: self._log_requests, **{kind: one_by_one(log) for kind, log in rare.items()}}
 
     def emit(self, fact: Fact) -> None:
-        """Write the line of a fact other than RequestDone."""
-        if isinstance(fact, PassedThrough):
-            if self._config.requests and _severity(fact.status) >= self._least:
-                self._line(_passed_line(fact))
-        elif isinstance(fact, RequestRefused):
-            if self._config.requests and _severity(fact.status) >= self._least:
-                self._line(_RequestLine(ts=round(fact.wall_at, 3), event="request", request_id=fact.request_id,
-                                        status=fact.status, ms=round(fact.seconds * 1e3, 3), error=fact.code,
-                                        path=fact.path, tenant=fact.tenant))
-        elif isinstance(fact, ProbeFailed):
-            self.write_event("probe_failed", level="warning", upstream=fact.upstream, error=fact.code, detail=fact.message)
-        elif isinstance(fact, TurnFailed):
-            self.write_event("turn_failed", level="error", upstream=fact.upstream, request_id=fact.request_id,
-                             error=fact.error,
-                     detail=fact.where)
-        elif isinstance(fact, BreakerChanged | StoreChanged | PhaseChanged):
-            self._log_state(fact)
-        elif isinstance(fact, Ejected):
-            self.write_event("ejected" if fact.is_out else "readmitted", level="warning" if fact.is_out else "info",
-                     route=fact.route, upstream=fact.upstream, detail=fact.why)
-        elif isinstance(fact, PrefixFinding):
-            self.write_event("prefix_cache", level="warning", route=fact.route, upstream=fact.upstream, what=fact.what,
-                     detail=fact.detail)
-        else:
-            self._log_process_fact(fact)
+        """Write the line of one fact at once."""
+        handle_facts(self, (fact,))
+
+    def _log_requests(self, facts: Sequence[RequestDone]) -> None:
+        least_status = self._least_status
+        for fact in facts:
+            if fact.status >= least_status:
+                self._line(_request_line(fact))
+
+    def _log_passed(self, fact: PassedThrough) -> None:
+        if fact.status >= self._least_status:
+            self._line(_passed_line(fact))
+
+    def _log_refused(self, fact: RequestRefused) -> None:
+        if fact.status >= self._least_status:
+            self._line(_RequestLine(ts=round(fact.wall_at, 3), event="request", request_id=fact.request_id,
+                                    status=fact.status, ms=round(fact.seconds * 1e3, 3), error=fact.code,
+                                    path=fact.path, tenant=fact.tenant))
+
+    def _log_probe(self, fact: ProbeFailed) -> None:
+        self.write_event("probe_failed", level="warning", upstream=fact.upstream, error=fact.code, detail=fact.message)
+
+    def _log_turn(self, fact: TurnFailed) -> None:
+        self.write_event("turn_failed", level="error", upstream=fact.upstream, request_id=fact.request_id,
+                         error=fact.error, detail=fact.where)
 
     def _log_state(self, fact: BreakerChanged | StoreChanged | PhaseChanged) -> None:
         if isinstance(fact, StoreChanged):
@@ -288,36 +288,47 @@ class LogSink:
         self.write_event(event, level="warning" if fact.state == "open" else "info", **about, state=fact.state,
                          detail=fact.why)
 
-    def _log_process_fact(self, fact: Fact) -> None:
-        if isinstance(fact, DescriptorsExhausted | ConnectionsClosed):
-            self._log_crowding(fact)
-        elif isinstance(fact, JudgeUnclear):
-            self.write_event("semantic_judge", level="warning", route=fact.route, judge=fact.judge, n=fact.n,
-                     detail=f"the model that compares answers replied neither yes nor no {fact.n} times in a row (last: "
-                     f"{fact.what}): the semantic cache learns nothing and has no hits; set "
-                     f"routes.{fact.route}.cache.judge to a route whose model follows such instructions, or to local")
-        elif isinstance(fact, EngineState):
-            self.write_event("engine", level="warning" if fact.state == "crashed" else "info", state=fact.state,
-                             pid=fact.pid,
-                     detail=fact.detail)
-        elif isinstance(fact, CredentialRenewed):
-            self.write_event("credential_renewed", upstream=fact.upstream, kind=fact.kind, left_s=fact.left_s)
-        elif isinstance(fact, CredentialRenewalFailed):
-            self.write_event("credential_not_renewed", level="error" if fact.left_s == 0 else "warning",
-                             upstream=fact.upstream, kind=fact.kind, n_failed=fact.n_failed, left_s=fact.left_s,
-                             detail=fact.why)
-        elif isinstance(fact, JobLeaseLost):
-            self.write_event("job_lease_lost", level="warning", route=fact.route,
-                     detail="another worker has the job; this one's result is discarded")
-        elif isinstance(fact, JobsSwept):
-            self.write_event("jobs_swept", level="warning", recovered=fact.n_recovered, dead=fact.n_dead,
-                     expired=fact.n_expired)
-        elif isinstance(fact, KeyChanged):
-            self.write_event("key_changed", what=fact.what, key=fact.key_id, name=fact.name, tenant=fact.tenant,
-                             actor=fact.actor)
-        elif isinstance(fact, KeysFailed):
-            self.write_event("invalid_keys", level="warning", n=fact.n, address=fact.address,
-                     detail=f"more than {fact.limit} requests per minute without a valid key from one address: answered 429")
+    def _log_ejection(self, fact: Ejected) -> None:
+        self.write_event("ejected" if fact.is_out else "readmitted", level="warning" if fact.is_out else "info",
+                         route=fact.route, upstream=fact.upstream, detail=fact.why)
+
+    def _log_prefix(self, fact: PrefixFinding) -> None:
+        self.write_event("prefix_cache", level="warning", route=fact.route, upstream=fact.upstream, what=fact.what,
+                         detail=fact.detail)
+
+    def _log_judge(self, fact: JudgeUnclear) -> None:
+        self.write_event("semantic_judge", level="warning", route=fact.route, judge=fact.judge, n=fact.n,
+                         detail=f"the model that compares answers replied neither yes nor no {fact.n} times in a row (last: "
+                         f"{fact.what}): the semantic cache learns nothing and has no hits; set "
+                         f"routes.{fact.route}.cache.judge to a route whose model follows such instructions, or to local")
+
+    def _log_engine(self, fact: EngineState) -> None:
+        self.write_event("engine", level="warning" if fact.state == "crashed" else "info", state=fact.state, pid=fact.pid,
+                         detail=fact.detail)
+
+    def _log_renewal(self, fact: CredentialRenewed) -> None:
+        self.write_event("credential_renewed", upstream=fact.upstream, kind=fact.kind, left_s=fact.left_s)
+
+    def _log_failed_renewal(self, fact: CredentialRenewalFailed) -> None:
+        self.write_event("credential_not_renewed", level="error" if fact.left_s == 0 else "warning", upstream=fact.upstream,
+                         kind=fact.kind, n_failed=fact.n_failed, left_s=fact.left_s, detail=fact.why)
+
+    def _log_lost_lease(self, fact: JobLeaseLost) -> None:
+        self.write_event("job_lease_lost", level="warning", route=fact.route,
+                         detail="another worker has the job; this one's result is discarded")
+
+    def _log_sweep(self, fact: JobsSwept) -> None:
+        self.write_event("jobs_swept", level="warning", recovered=fact.n_recovered, dead=fact.n_dead,
+                         expired=fact.n_expired)
+
+    def _log_key(self, fact: KeyChanged) -> None:
+        self.write_event("key_changed", what=fact.what, key=fact.key_id, name=fact.name, tenant=fact.tenant,
+                         actor=fact.actor)
+
+    def _log_invalid_keys(self, fact: KeysFailed) -> None:
+        self.write_event("invalid_keys", level="warning", n=fact.n, address=fact.address,
+                         detail=f"more than {fact.limit} requests per minute without a valid key from one address: "
+                         "answered 429")
 
     def write_event(self, event: str, *, level: str = "info", **fields: str | float | None) -> None:
         """Write a line about the gateway itself, for example starting, reloaded, stopped."""
@@ -351,9 +362,11 @@ def line_encoder(config: LogConfig) -> msgspec.json.Encoder | TextLines:
     return TextLines(config.fd, has_colour=config.has_colour) if config.form == "text" else msgspec.json.Encoder()
 
 
-def _severity(status: int) -> int:
-    """5xx is a warning; 4xx is the client's error and is not."""
-    return SEVERITY["warning" if status >= 500 else "info"]
+def _least_status(config: LogConfig) -> float:
+    """Requests with this status or a higher one are logged: 5xx is a warning; 4xx is the client's error and is not."""
+    if not config.requests or SEVERITY[config.level] > SEVERITY["warning"]:
+        return math.inf
+    return 500 if SEVERITY[config.level] == SEVERITY["warning"] else 0
 
 
 def _request_line(fact: RequestDone) -> _RequestLine:

@@ -12,8 +12,9 @@ from typing import Annotated
 
 import msgspec
 
-from stayfast.core.events import Fact, RequestDone
+from stayfast.core.events import RequestDone
 from stayfast.core.setting import SettingDoc, check_bounds
+from stayfast.observe.fact_batch import FactHandlers
 
 _MAX_FACT_BYTES = 64 * 1024
 
@@ -67,13 +68,16 @@ class RecentRequests:
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(RequestDone)
 
-    def consume(self, facts: Sequence[Fact]) -> None:
+    @property
+    def handlers(self) -> FactHandlers:
+        return {RequestDone: self._store}
+
+    def _store(self, facts: Sequence[RequestDone]) -> None:
         for fact in facts:
-            if isinstance(fact, RequestDone):
-                packed = self._encoder.encode(fact)
-                self._all.add(packed)
-                if self.is_notable(fact):
-                    self._notable.add(packed)
+            packed = self._encoder.encode(fact)
+            self._all.add(packed)
+            if self.is_notable(fact):
+                self._notable.add(packed)
 
     def is_notable(self, fact: RequestDone) -> bool:
         return (fact.status >= 400 or len(fact.attempts) > 1 or fact.over_stage is not None or fact.degraded is not None

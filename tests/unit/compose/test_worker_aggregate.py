@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from stayfast.compose.aggregate import TurnRegistry, WorkerAggregate
 from stayfast.compose.cache_reports import Caches
 from stayfast.core.events import RequestDone
-from stayfast.observe.fact_batch import FactBatch
+from stayfast.observe.fact_batch import FactBatch, handle_facts
 from stayfast.observe.recent_requests import RecentConfig, RecentRequests
 from stayfast.observe.request_filter import RequestFilter
 from stayfast.observe.traffic_rows import TrafficReport
@@ -73,7 +73,7 @@ def test_worker_aggregate_counters_survive_a_crash(tmp_path: Path) -> None:
     async def main(folder: Path) -> None:
         one, two = await worker(folder, 0, *[done()] * 3), await worker(folder, 1, *[done()] * 2)
         assert (await scrape(one))["stayfast_requests_total"] == 5
-        two.metrics_sink.consume([done()])  # never shown to anybody: it may be lost
+        handle_facts(two.metrics_sink, [done()])  # never shown to anybody: it may be lost
         two.peers.close()  # as if killed
         found = await scrape(one)
         assert (found["stayfast_requests_total"], found["stayfast_in_flight"]) == (5, 1)

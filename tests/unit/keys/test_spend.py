@@ -11,6 +11,7 @@ from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.keys import DAY_S, NANO, SpendRow
 from stayfast.core.types import Api, Outcome, Usage
 from stayfast.keys.spend import CACHED, MAX_ROWS, OTHER, SpendTally, SpendWriter
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.stores.base import StoreUnavailable
 from tests.unit.keys.keys_rig import KeyServiceRig
 
@@ -35,7 +36,7 @@ def tally(*facts: RequestDone) -> list[SpendRow]:
     """The rows of facts."""
     summed = SpendTally()
     summed.is_on = True
-    summed.consume(facts)
+    handle_facts(summed, facts)
     return summed.take()
 
 
@@ -51,7 +52,7 @@ def test_tally_sums_requests_tokens_and_cost_by_model() -> None:
 def test_tally_leaves_out_requests_without_a_call_and_what_comes_while_it_is_off() -> None:
     assert tally(done(), done(cache="bypass")) == []
     summed = SpendTally()
-    summed.consume([done(attempt())])
+    handle_facts(summed, [done(attempt())])
     assert summed.take() == []
 
 
@@ -98,8 +99,8 @@ def test_writer_adds_each_row_once_whatever_fails(tmp_path: Path) -> None:
         writer, second = SpendWriter(summed, unsure), SpendWriter(other, rig.store)
         for is_unsure, is_down in ((False, False), (True, False), (False, True), (True, False), (False, False)):
             unsure.is_unsure, unsure.is_down = is_unsure, is_down
-            summed.consume([done(attempt())])
-            other.consume([done(attempt())])
+            handle_facts(summed, [done(attempt())])
+            handle_facts(other, [done(attempt())])
             assert await writer.flush() == (not is_unsure and not is_down)
             assert await second.flush()
         unsure.is_unsure = False

@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
+from stayfast.core.clock import Clock
 from stayfast.core.events import AttemptDone, RequestDone, StageDone, Stall
 from stayfast.core.types import Api, Outcome, Stage, Usage
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.counters import Labels
 from stayfast.observe.metrics.definitions import Family
+from stayfast.observe.snapshot.traffic import TrafficSink
 
 
 @dataclass
@@ -54,11 +57,14 @@ SLOW_RETRIED_REQUEST = done(
               attempt(upstream="v", began_at=2.0, ended_at=4.0, ttft_s=1.6, stalls=(Stall(3.7, 0.3),), n_attempt=2)))
 
 
-def counting(*facts: Any, **options: Any) -> MetricsSink:
+def counting(*facts: Any, clock: Clock | None = None, **options: Any) -> MetricsSink:
     """Metrics that have consumed these facts."""
-    metrics = MetricsSink(FrozenClock(), **options)
+    clock = clock or FrozenClock()
+    traffic = TrafficSink(clock)
+    metrics = MetricsSink(clock, traffic, **options)
     for fact in facts:
-        metrics.consume([fact])
+        for consumer in (traffic, metrics):
+            handle_facts(consumer, [fact])
     return metrics
 
 

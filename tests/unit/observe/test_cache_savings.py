@@ -5,8 +5,7 @@ import pytest
 
 from stayfast.core.events import Renewed, RequestDone
 from stayfast.core.types import FROM_CACHE
-from stayfast.observe.metrics.collector import MetricsSink
-from tests.unit.observe.fact_rig import FrozenClock, done
+from tests.unit.observe.fact_rig import FrozenClock, counting, done
 
 SECONDS, USD = "stayfast_cache_saved_seconds_total", "stayfast_cache_saved_usd_total"
 
@@ -18,9 +17,8 @@ def hit(result: str = "hit") -> RequestDone:
 
 def test_hits_save_what_the_median_request_waits() -> None:
     """The route's own calls say how long that is; shared calls and misses save nothing here."""
-    metrics = MetricsSink(FrozenClock(100.0, 100.0))
-    metrics.consume([msgspec.structs.replace(done(), ended_at=99.0, ttft_s=seconds) for seconds in (0.4, 0.5, 9.0)])
-    metrics.consume([hit(), hit("stale"), hit("semantic"), hit("coalesced"), hit("miss")])
+    metrics = counting(*[msgspec.structs.replace(done(), ended_at=99.0, ttft_s=seconds) for seconds in (0.4, 0.5, 9.0)],
+                       hit(), hit("stale"), hit("semantic"), hit("coalesced"), hit("miss"), clock=FrozenClock(100.0, 100.0))
     counters, route = metrics.totals.counters, done().route or ""
     assert counters[SECONDS][route, "exact"] == pytest.approx(2 * 0.499, rel=0.05)
     assert counters[SECONDS][route, "semantic"] == pytest.approx(0.499, rel=0.05)
@@ -29,15 +27,13 @@ def test_hits_save_what_the_median_request_waits() -> None:
 
 def test_hits_without_baseline_save_nothing() -> None:
     """Without a call to compare with, without a price, and of a request that failed."""
-    metrics = MetricsSink(FrozenClock(100.0, 100.0))
-    metrics.consume([msgspec.structs.replace(hit(), saved_usd=None), msgspec.structs.replace(hit(), status=499)])
+    metrics = counting(msgspec.structs.replace(hit(), saved_usd=None), msgspec.structs.replace(hit(), status=499))
     assert not metrics.totals.counters[SECONDS]
     assert not metrics.totals.counters[USD]
 
 
 def test_cache_refreshes_are_counted_by_result() -> None:
     """By what came of it."""
-    metrics = MetricsSink(FrozenClock(100.0, 100.0))
-    metrics.consume([Renewed("chat", "refreshed", 0.5), Renewed("chat", "failed", 0.5), Renewed("chat", "refreshed", 0.5)])
+    metrics = counting(Renewed("chat", "refreshed", 0.5), Renewed("chat", "failed", 0.5), Renewed("chat", "refreshed", 0.5))
     counts = dict(metrics.totals.counters["stayfast_cache_refreshes_total"])
     assert counts == {("chat", "refreshed"): 2, ("chat", "failed"): 1}

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
-from stayfast.core.events import Fact, LoopLag
-from stayfast.observe.fact_batch import MAX_DELAY_S, MAX_FACTS, FactBatch
+from stayfast.core.events import ConnectionReused, Fact, LoopLag
+from stayfast.observe.fact_batch import MAX_DELAY_S, MAX_FACTS, FactBatch, FactHandlers
 from stayfast.testing import SimLoop
 from stayfast.testing.simloop import run
 
@@ -16,7 +16,12 @@ class Told:
         self.facts: list[Fact] = []
         self.parts: list[int] = []
 
-    def consume(self, facts: Sequence[Fact]) -> None:
+    @property
+    def handlers(self) -> FactHandlers:
+        """For one type only."""
+        return {LoopLag: self.take}
+
+    def take(self, facts: Sequence[Fact]) -> None:
         """Take some facts."""
         self.facts += facts
         self.parts.append(len(facts))
@@ -40,6 +45,23 @@ def test_batch_few_facts_are_flushed_after_delay() -> None:
         await asyncio.sleep(MAX_DELAY_S)
         assert one.facts == facts
         assert one.parts == [3, 1, 1]
+
+    run(main)
+
+
+def test_batch_passes_each_type_to_its_handlers() -> None:
+    """Also to a listener that comes later; a type that nobody handles is dropped."""
+    async def main(loop: SimLoop) -> None:
+        one, late = Told(), Told()
+        batch = FactBatch(one)
+        batch.emit(LoopLag(1))
+        batch.add_listener(late)
+        for fact in (LoopLag(2), ConnectionReused("u"), LoopLag(3)):
+            batch.emit(fact)
+        batch.flush()
+        assert one.facts == [LoopLag(1), LoopLag(2), LoopLag(3)]
+        assert late.facts == [LoopLag(2), LoopLag(3)]
+        assert (one.parts, late.parts) == ([1, 2], [2])
 
     run(main)
 

@@ -3,16 +3,17 @@
 import pytest
 
 from stayfast.core.types import Api, Outcome, Usage
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.collector import MetricsSink
 from stayfast.observe.metrics.gen_ai import MAX_MODELS, GenAiMetrics
 from stayfast.observe.tracing.config import Peer
-from tests.unit.observe.fact_rig import FrozenClock, attempt, counted, done
+from tests.unit.observe.fact_rig import attempt, counted, counting, done
 
 
 def gen_ai() -> tuple[GenAiMetrics, MetricsSink]:
     """One that counts, and where."""
-    metrics = MetricsSink(FrozenClock())
+    metrics = counting()
     made = GenAiMetrics(metrics.totals, lambda: {"u": Peer("anthropic")})
     return made, metrics
 
@@ -23,7 +24,7 @@ def test_gen_ai_metrics_of_call_and_request() -> None:
     who = ("chat", "anthropic", "claude-x")
     lost = attempt(model="claude-x", outcome=Outcome.IGNORED, ttft_s=None, is_lost=True, is_estimated=True, usage=Usage(99))
     failed = attempt(model="claude-x", outcome=Outcome.DROPPED, fault="status", upstream_status=529, ttft_s=None, usage=None)
-    its.consume([attempt(model="claude-x", api=Api.MESSAGES), failed, lost, done(), done(stream=False)])
+    handle_facts(its, [attempt(model="claude-x", api=Api.MESSAGES), failed, lost, done(), done(stream=False)])
     assert counted(metrics, known.GEN_AI_DURATION) == {(*who, ""): 2, (*who, "529"): 1}
     assert counted(metrics, known.GEN_AI_FIRST_CHUNK) == {who: 1}
     assert counted(metrics, known.GEN_AI_TOKENS) == {(*who, "input"): 1, (*who, "output"): 1}
@@ -43,5 +44,5 @@ def test_gen_ai_buckets_are_the_conventions() -> None:
 def test_gen_ai_models_are_bounded() -> None:
     """Where clients choose models freely, the first names are told apart."""
     its, metrics = gen_ai()
-    its.consume([attempt(model=f"m{n}") for n in range(2 * MAX_MODELS)])
+    handle_facts(its, [attempt(model=f"m{n}") for n in range(2 * MAX_MODELS)])
     assert len(counted(metrics, known.GEN_AI_DURATION)) == MAX_MODELS + 1

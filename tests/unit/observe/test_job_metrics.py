@@ -1,18 +1,18 @@
 """Metrics of jobs."""
 
 from stayfast.compose.jobs import depth_rows
-from stayfast.core.clock import SystemClock
 from stayfast.core.events import JobEnded, JobLeaseLost, JobReturned, JobsSwept, JobStoreCalled
 from stayfast.core.jobs import QueueDepth
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.metrics import definitions as known
-from stayfast.observe.metrics.collector import MetricsSink
+from stayfast.observe.metrics.counters import Totals
 from stayfast.observe.metrics.job_metrics import JobMetrics
 
 
 def test_job_facts_are_counted() -> None:
     """By route, door, state, reason and operation."""
-    totals = MetricsSink(SystemClock()).totals
-    JobMetrics(totals).consume([
+    totals = Totals(known.bounds_of({}))
+    handle_facts(JobMetrics(totals), [
         JobEnded("m", "batch", "completed", 2.0, 1.0), JobEnded("m", "jobs", "dead", 2.0, 1.0),
         JobReturned("m", "upstream_status", is_failure=True), JobReturned("m", "requests", is_failure=False),
         JobLeaseLost("m"), JobsSwept(2, 0, 1), JobStoreCalled("claim", "ok", 0.002), JobStoreCalled("finish", "full", 0.1)])

@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from stayfast.core.events import JudgeUnclear, SemanticJudged
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics.definitions import COST, SEMANTIC_JUDGED
 from tests.unit.observe.fact_rig import FrozenClock, attempt, counted, counting
@@ -18,7 +19,7 @@ def test_log_line_of_a_judge_without_verdicts_has_the_remedy(tmp_path: Path) -> 
         writer = LineWriter(config)
         writer.start()
         sink = LogSink(config, writer, FrozenClock(100.0, 100.0))
-        sink.consume([JudgeUnclear("faq", "small", 20, "an empty reply"), SemanticJudged("faq", "same")])
+        handle_facts(sink, [JudgeUnclear("faq", "small", 20, "an empty reply"), SemanticJudged("faq", "same")])
         writer.close()
     (line,) = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
     assert (line["event"], line["level"], line["route"], line["judge"], line["n"]) == (

@@ -11,6 +11,7 @@ import pytest
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import RequestDone, StageDone, Stall
 from stayfast.core.types import Outcome, Stage
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from tests.unit.observe.fact_rig import attempt, done
 
@@ -21,7 +22,7 @@ def test_log_writes_one_line_per_request(tmp_path: Path) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT)
     writer = LineWriter(LogConfig(fd=fd))
     writer.start()
-    LogSink(LogConfig(fd=fd), writer, SystemClock()).consume([done(finish_reason="stop")])
+    handle_facts(LogSink(LogConfig(fd=fd), writer, SystemClock()), [done(finish_reason="stop")])
     writer.close()
     os.close(fd)
     (line,) = path.read_bytes().splitlines()
@@ -40,7 +41,7 @@ def test_log_requests_false_writes_no_request_lines(tmp_path: Path) -> None:
     writer = LineWriter(config)
     writer.start()
     sink = LogSink(config, writer, SystemClock())
-    sink.consume([done()])
+    handle_facts(sink, [done()])
     sink.write_event("started", port=8090)
     writer.close()
     os.close(fd)
@@ -88,7 +89,7 @@ def line_of(tmp_path: Path, fact: RequestDone) -> dict[str, Any]:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     writer = LineWriter(LogConfig(fd=fd))
     writer.start()
-    LogSink(LogConfig(fd=fd), writer, SystemClock()).consume([fact])
+    handle_facts(LogSink(LogConfig(fd=fd), writer, SystemClock()), [fact])
     writer.close()
     os.close(fd)
     fields: dict[str, Any] = msgspec.json.decode(path.read_bytes())

@@ -16,6 +16,7 @@ from stayfast.cli import main
 from stayfast.compose.system import log_config
 from stayfast.core.clock import SystemClock
 from stayfast.core.events import BreakerChanged, Fact, RequestDone, RequestRefused
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.settings import LogSettings, Settings
 from tests.unit.observe.fact_rig import attempt, done
@@ -38,7 +39,7 @@ def written(terminal: tuple[int, int], *facts: Fact, has_colour: bool = False,
     config = LogConfig(fd=there, form=form, has_colour=has_colour)
     writer = LineWriter(config)
     writer.start()
-    LogSink(config, writer, SystemClock()).consume(facts)
+    handle_facts(LogSink(config, writer, SystemClock()), facts)
     writer.close()
     text = b""
     while text.count(b"\n") < len(facts):

@@ -3,6 +3,7 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from stayfast.core.events import BatchEnded, RequestDone
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.metrics.aliases import ALIASES, alias_lines
 from stayfast.observe.metrics.counters import Totals
 from stayfast.observe.metrics.definitions import FAMILIES, bounds_of
@@ -40,7 +41,7 @@ def test_aliases_of_request_durations_are_the_whole_times() -> None:
 
 def test_aliases_of_batches_are_their_mean() -> None:
     totals = Totals(bounds_of({}))
-    JobMetrics(totals).consume([BatchEnded("m", 10, 20.0), BatchEnded("m", 10, 40.0)])
+    handle_facts(JobMetrics(totals), [BatchEnded("m", 10, 20.0), BatchEnded("m", 10, 40.0)])
     assert read(totals)["batch_completion_time_avg", "m"] == 30.0
     assert totals.counters["stayfast_batch_seconds_squared_total"][("m",)] == 2000.0
 

@@ -15,8 +15,8 @@ from stayfast.core.events import (
 )
 from stayfast.core.types import Outcome, Stage
 from stayfast.observe.metrics import definitions as known
-from stayfast.observe.metrics.collector import MetricsSink, outcome_of
-from tests.unit.observe.fact_rig import FrozenClock, attempt, counted, counting, done
+from stayfast.observe.metrics.collector import outcome_of
+from tests.unit.observe.fact_rig import attempt, counted, counting, done
 
 OK = ("m", "u", "ok")
 
@@ -151,7 +151,7 @@ def test_slo_bounds_are_exact_buckets() -> None:
     assert 0.033 in metrics.totals.bounds_s[known.TPOT.name]
     assert 0.45 not in metrics.totals.bounds_s[known.E2E.name]
     with pytest.raises(ValueError, match="nonsense"):
-        MetricsSink(FrozenClock(), {"nonsense": [1.0]})
+        counting(slo_bounds_s={"nonsense": [1.0]})
 
 
 def test_latency_buckets_hold_the_usual_promises_without_more_series() -> None:

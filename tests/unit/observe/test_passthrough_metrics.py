@@ -7,9 +7,10 @@ import msgspec
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.passthrough import PassedThrough
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics import definitions as known
-from stayfast.observe.metrics.collector import MetricsSink
+from stayfast.observe.metrics.counters import Totals
 from stayfast.observe.metrics.passthrough_metrics import PassThroughMetrics
 
 WHOLE = PassedThrough("r1", 1.5, "POST", "/v1/images", "u", 200, 2.0, head_s=1.5, n_bytes_up=10, n_bytes_down=20)
@@ -20,8 +21,8 @@ LATE = PassedThrough("r3", 1.5, "POST", "/v1/images", "u", 504, 4.0, error="tota
 
 def test_passed_facts_are_counted() -> None:
     """By upstream and path; what failed before its head has not broken off."""
-    totals = MetricsSink(SystemClock()).totals
-    PassThroughMetrics(totals).consume([WHOLE, CUT, LATE])
+    totals = Totals(known.bounds_of({}))
+    handle_facts(PassThroughMetrics(totals), [WHOLE, CUT, LATE])
     counters = totals.counters
     assert counters[known.PASSED.name] == {("u", "/v1/images", "200"): 1, ("u", "other", "200"): 1,
                                            ("u", "/v1/images", "504"): 1}
@@ -38,7 +39,7 @@ def test_passed_fact_has_log_line(tmp_path: Path) -> None:
         config = LogConfig(level=level, fd=fd)
         writer = LineWriter(config)
         writer.start()
-        LogSink(config, writer, SystemClock()).consume([CUT, LATE])
+        handle_facts(LogSink(config, writer, SystemClock()), [CUT, LATE])
         writer.close()
     os.close(fd)
     cut, late, only = [msgspec.json.decode(line) for line in out.read_bytes().splitlines()]

@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from stayfast.core.events import PrefixFinding
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from tests.unit.observe.fact_rig import FrozenClock
 
@@ -19,7 +20,8 @@ def test_a_finding_is_a_line_that_names_the_block_and_the_price(tmp_path: Path) 
         sink = LogSink(config, writer, FrozenClock(100.0, 100.0))
         found = PrefixFinding("agents", "anthropic", "claude-opus-5", "moves", "system[0]", 212, "a timestamp",
                               11240, 412.5)
-        sink.consume([found, msgspec.structs.replace(found, usd_a_day=None), msgspec.structs.replace(found, what="unread")])
+        handle_facts(sink, [
+            found, msgspec.structs.replace(found, usd_a_day=None), msgspec.structs.replace(found, what="unread")])
         writer.close()
     said = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
     assert said[0] == {"ts": 100.0, "event": "prefix_cache", "level": "warning", "route": "agents",

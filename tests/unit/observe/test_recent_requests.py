@@ -7,6 +7,7 @@ import pytest
 
 from stayfast.core.events import RequestDone, Stall
 from stayfast.core.types import Stage
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.recent_requests import RecentConfig, RecentRequests
 from tests.unit.observe.fact_rig import attempt, done
 
@@ -20,14 +21,14 @@ def filled(*facts: RequestDone, **config: Any) -> RecentRequests:
     """A ring that has taken these."""
     recent = RecentRequests(RecentConfig(**config))
     for fact in facts:
-        recent.consume([fact])
+        handle_facts(recent, [fact])
     return recent
 
 
 def test_recent_keeps_newest_requests() -> None:
     """Newest first, so many and no more; what is not the end of a request is not kept."""
     recent = filled(*(done(request_id=f"r{n}") for n in range(5)), size=3)
-    recent.consume([attempt()])
+    handle_facts(recent, [attempt()])
     assert ids(recent.newest_first()) == ["r4", "r3", "r2"]
     assert ids(recent.find_by_id("r2")) == ["r2"]
     assert ids(recent.find_by_id("r0")) == []

@@ -2,6 +2,7 @@
 
 from stayfast.core.events import JudgeUnclear
 from stayfast.core.findings import Finding, FindingSite
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.snapshot.reported import RETENTION_S, ReportedFindings, merge_reported
 from tests.unit.observe.fact_rig import FrozenClock
 
@@ -17,10 +18,10 @@ def pass_time(clock: FrozenClock, seconds: float) -> None:
 def test_repeated_finding_keeps_its_begin_and_ends_after_an_hour() -> None:
     clock = FrozenClock()
     reported = ReportedFindings(clock)
-    reported.consume([UNCLEAR])
+    handle_facts(reported, [UNCLEAR])
     [first] = reported.current()
     pass_time(clock, RETENTION_S / 2)
-    reported.consume([UNCLEAR])
+    handle_facts(reported, [UNCLEAR])
     pass_time(clock, RETENTION_S)
     assert [one.since for one in reported.current()] == [first.since]
     pass_time(clock, 1.0)
@@ -30,9 +31,9 @@ def test_repeated_finding_keeps_its_begin_and_ends_after_an_hour() -> None:
 def test_workers_report_one_place_once_with_its_earliest_begin() -> None:
     clock = FrozenClock()
     early, late = ReportedFindings(clock), ReportedFindings(clock)
-    early.consume([UNCLEAR])
+    handle_facts(early, [UNCLEAR])
     pass_time(clock, 10.0)
-    late.consume([UNCLEAR])
+    handle_facts(late, [UNCLEAR])
     [merged] = merge_reported([late.current(), early.current()])
     assert merged == early.current()[0]
 
@@ -40,7 +41,7 @@ def test_workers_report_one_place_once_with_its_earliest_begin() -> None:
 def test_finding_of_a_state_lasts_as_long_as_the_state() -> None:
     states = [DIFFER]
     reported = ReportedFindings(FrozenClock(), lambda: states)
-    reported.consume([UNCLEAR])
+    handle_facts(reported, [UNCLEAR])
     assert [one.id for one in reported.current()] == ["semantic.judge_unclear", "fleet.versions_differ"]
     states.clear()
     assert [one.id for one in reported.current()] == ["semantic.judge_unclear"]

@@ -9,6 +9,7 @@ import pytest
 from stayfast.cli.explain import draw_waterfall
 from stayfast.core.events import RequestDone, Trace, TurnFailed
 from stayfast.core.steps import StepDone
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.recent_requests import RecentConfig, RecentRequests
@@ -49,7 +50,7 @@ def test_step_names_beyond_limit_are_other() -> None:
 def test_steps_are_stored_with_their_request() -> None:
     """For `explain`, as they were."""
     recent = RecentRequests(RecentConfig())
-    recent.consume([turn()])
+    handle_facts(recent, [turn()])
     assert next(recent.find_by_id("r")).attempts[0].steps == STEPS
 
 
@@ -111,7 +112,7 @@ def test_turn_failed_writes_log_line(tmp_path: Path) -> None:
         config = LogConfig(fd=file.fileno())
         writer = LineWriter(config)
         writer.start()
-        LogSink(config, writer, FrozenClock(100.0, 100.0)).consume([TurnFailed("desk", "r", "KeyError", "desk.py:7 answer")])
+        LogSink(config, writer, FrozenClock(100.0, 100.0)).emit(TurnFailed("desk", "r", "KeyError", "desk.py:7 answer"))
         writer.close()
     assert msgspec.json.decode(path.read_bytes()) == {
         "ts": 100.0, "event": "turn_failed", "level": "error", "upstream": "desk", "request_id": "r", "error": "KeyError",

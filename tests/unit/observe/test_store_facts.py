@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 
 from stayfast.core.events import StoreCallDone, StoreChanged
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.log import LineWriter, LogConfig, LogSink
-from stayfast.observe.metrics.collector import MetricsSink
-from tests.unit.observe.fact_rig import FrozenClock
+from tests.unit.observe.fact_rig import FrozenClock, counting
 
 FACTS = [StoreCallDone("hot", "get", "hit", 0.001), StoreCallDone("hot", "get", "local_hit", 0.0),
          StoreCallDone("hot", "put", "stored", 0.5), StoreCallDone("hot", "get", "timeout", 0.02)]
@@ -15,8 +15,7 @@ FACTS = [StoreCallDone("hot", "get", "hit", 0.001), StoreCallDone("hot", "get", 
 
 def test_store_results_are_counted_and_lookups_timed() -> None:
     """What memory answered, and what nobody waited for, is no wait."""
-    metrics = MetricsSink(FrozenClock(100.0, 100.0))
-    metrics.consume(FACTS)
+    metrics = counting(*FACTS)
     assert dict(metrics.totals.counters["stayfast_cache_store_requests_total"]) == {
         ("hot", "get", "hit"): 1, ("hot", "get", "local_hit"): 1, ("hot", "put", "stored"): 1, ("hot", "get", "timeout"): 1}
     waits = metrics.totals.histograms["stayfast_cache_store_seconds"][("hot",)]
@@ -31,8 +30,8 @@ def test_store_state_change_writes_log_line(tmp_path: Path) -> None:
         writer = LineWriter(config)
         writer.start()
         sink = LogSink(config, writer, FrozenClock(100.0, 100.0))
-        sink.consume([*FACTS, StoreChanged("hot", "open", "5 failures in a row: TimeoutError"),
-                   StoreChanged("hot", "closed", "")])
+        handle_facts(sink, [*FACTS, StoreChanged("hot", "open", "5 failures in a row: TimeoutError"),
+                            StoreChanged("hot", "closed", "")])
         writer.close()
     said = [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
     assert said[0] == {"ts": 100.0, "event": "cache_store", "level": "warning", "store": "hot", "state": "open",

@@ -9,6 +9,7 @@ import pytest
 
 from stayfast.core.events import AttemptDone, RequestDone, Trace
 from stayfast.core.types import Outcome
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.tracing.config import Peer, TraceConfig
 from stayfast.observe.tracing.exporter import ExportResult, SpanExporter
 from stayfast.wire.trace_context import parse_traceparent
@@ -74,7 +75,7 @@ def test_exporter_close_sends_queued_requests() -> None:
     sink = tracing(exporter)
     sink.start()
     for number in range(600):
-        sink.consume([request(sink, f"{number},")])
+        handle_facts(sink, [request(sink, f"{number},")])
     sink.close(5)
     assert b"".join(exporter.sent) == b"".join(f"{number},".encode() for number in range(600))
     assert (sink.n_sent, sink.n_dropped, sink.n_refused, exporter.is_closed) == (600, 0, 0, True)
@@ -87,9 +88,9 @@ def test_only_sampled_requests_are_queued() -> None:
     sink.start()
     sampled, unsampled = (parse_traceparent(CALLER.format(flags=flags)) for flags in ("01", "00"))
     for trace in (None, sink.start_trace(None), sink.start_trace(unsampled), sampled):
-        sink.consume([done(trace=trace)])
-    sink.consume([AttemptDone("m", "u", 0, 1, Outcome.SUCCESS)])
-    sink.consume([done(trace=sink.start_trace(sampled))])
+        handle_facts(sink, [done(trace=trace)])
+    handle_facts(sink, [AttemptDone("m", "u", 0, 1, Outcome.SUCCESS)])
+    handle_facts(sink, [done(trace=sink.start_trace(sampled))])
     sink.close(5)
     (kept,) = exporter.requests
     assert kept.trace is not None
@@ -102,10 +103,10 @@ def test_exporter_full_queue_drops_oldest() -> None:
     exporter.may_send.clear()
     sink = tracing(exporter, max_pending=10)
     sink.start()
-    sink.consume([request(sink, "first,")])
+    handle_facts(sink, [request(sink, "first,")])
     assert exporter.has_been_asked.wait(5)
     for number in range(25):
-        sink.consume([request(sink, f"{number},")])
+        handle_facts(sink, [request(sink, f"{number},")])
     exporter.may_send.set()
     sink.close(5)
     assert b"".join(exporter.sent) == b"first," + b"".join(f"{number},".encode() for number in range(15, 25))
@@ -119,10 +120,10 @@ def test_exporter_collector_down_retries_and_logs_the_outage_once() -> None:
     said: list[tuple[str, str, str]] = []
     sink = tracing(exporter, said)
     sink.start()
-    sink.consume([request(sink, "a")])
+    handle_facts(sink, [request(sink, "a")])
 
     def has_logged() -> bool:
-        sink.consume([done()])  # the loop logs with the next fact
+        handle_facts(sink, [done()])  # the loop logs with the next fact
         return bool(said)
 
     eventually(has_logged)
@@ -139,9 +140,9 @@ def test_exporter_rejected_batch_is_not_retried() -> None:
     said: list[tuple[str, str, str]] = []
     sink = tracing(exporter, said)
     sink.start()
-    sink.consume([request(sink)])
+    handle_facts(sink, [request(sink)])
     eventually(lambda: sink.n_refused == 1)
-    sink.consume([request(sink)])
+    handle_facts(sink, [request(sink)])
     sink.close(5)
     assert (sink.n_sent, sink.n_refused) == (1, 1)
     assert said == [("warning", "traces_refused", "HTTP 400")]
@@ -152,9 +153,9 @@ def test_exporter_unencodable_request_is_skipped() -> None:
     exporter = Kept()
     sink = tracing(exporter)
     sink.start()
-    sink.consume([request(sink, model="bad")])
+    handle_facts(sink, [request(sink, model="bad")])
     eventually(lambda: sink.n_refused == 1)
-    sink.consume([request(sink, "good")])
+    handle_facts(sink, [request(sink, "good")])
     sink.close(5)
     assert exporter.requests[-1].request_id == "good"
 
@@ -165,7 +166,7 @@ def test_exporter_close_gives_up_on_hanging_collector() -> None:
     exporter.may_send.clear()
     sink = tracing(exporter)
     sink.start()
-    sink.consume([request(sink)])
+    handle_facts(sink, [request(sink)])
     assert exporter.has_been_asked.wait(5)
     sink.close(0.05)
     assert not exporter.is_closed
@@ -177,7 +178,7 @@ def test_exporter_closing_sends_once() -> None:
     """If the collector is down, the last batch is not retried."""
     exporter = Kept(ExportResult(can_retry=True, reason="ConnectionRefusedError"))
     sink = tracing(exporter, flush_every_s=60)
-    sink.consume([request(sink)])
+    handle_facts(sink, [request(sink)])
     sink.start()
     sink.close(5)
     assert exporter.sent == [b"r"]

@@ -3,6 +3,7 @@
 import pytest
 
 from stayfast.core.events import TokenGaps
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.pipeline.stages.call.midstream_failover import ThroughputMonitor
 from stayfast.policy.resilience.stall import MAX_SAG, TokenFlow
 from stayfast.testing import SimLoop
@@ -16,7 +17,7 @@ def flow_of(*answers: list[float]) -> TokenFlow:
     loop = SimLoop()
     flows = {"a": TokenFlow()}
     sagging = ThroughputMonitor(loop, lambda: flows)
-    sagging.consume([*(TokenGaps("m", "a", EVEN) for _ in range(60)), *(TokenGaps("m", "a", gaps_s) for gaps_s in answers)])
+    handle_facts(sagging, [TokenGaps("m", "a", gaps_s) for gaps_s in (*[EVEN] * 60, *answers)])
     loop.close()
     return flows["a"]
 
@@ -38,8 +39,8 @@ def test_throughput_monitor_ignores_upstreams_without_a_flow() -> None:
     loop = SimLoop()
     flows: dict[str, TokenFlow] = {}
     sagging = ThroughputMonitor(loop, lambda: flows)
-    sagging.consume([TokenGaps("m", "a", SAGS)])
+    handle_facts(sagging, [TokenGaps("m", "a", SAGS)])
     flows["b"] = TokenFlow()
-    sagging.consume([TokenGaps("m", "a", SAGS)])
+    handle_facts(sagging, [TokenGaps("m", "a", SAGS)])
     assert flows["b"].load_factor(0.0) == 1.0
     loop.close()

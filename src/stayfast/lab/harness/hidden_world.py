@@ -17,7 +17,6 @@ from typing import Final
 import msgspec
 
 from stayfast.core.errors import StayfastError
-from stayfast.core.events import Fact
 from stayfast.core.types import Api
 from stayfast.lab.harness.virtual import run_virtual, seed_provider, system_with_sink
 from stayfast.lab.simulated import (
@@ -264,16 +263,6 @@ class LineCollector(LineWriter):
         self.lines.append(line)
 
 
-class _LineSink:
-    """Turns facts into log lines at once."""
-
-    def __init__(self, log: LogSink) -> None:
-        self._log = log
-
-    def emit(self, fact: Fact) -> None:
-        self._log.consume([fact])
-
-
 async def _run_day(loop: SimLoop, world: HiddenWorld, seed: int) -> list[bytes]:
     collector = LineCollector()
     names = [f"provider{number or ''}" for number in range(len(world.providers))]
@@ -281,7 +270,7 @@ async def _run_day(loop: SimLoop, world: HiddenWorld, seed: int) -> list[bytes]:
                                          limit=_LIMIT) for name, provider in zip(names, world.providers, strict=True)}
     settings = Settings(upstreams=upstreams, routes={ROUTE: replace(world.settings.route, upstreams=tuple(names))},
                         admission=world.settings.admission, log=LogSettings(level="error", requests=False))
-    sink = _LineSink(LogSink(LogConfig(), collector, loop))
+    sink = LogSink(LogConfig(), collector, loop)
     gateway = system_with_sink(settings, sink, loop, Random(seed)).gateway
     began_at = loop.now()
     async with asyncio.TaskGroup() as group:

@@ -11,7 +11,9 @@ The seconds are an estimate: the wait of the median request at that time, not of
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
+from typing import Any
 
 from stayfast.core.classify import GuardDone, RoutedByClass, TextClassified
 from stayfast.core.clock import Clock
@@ -23,7 +25,6 @@ from stayfast.core.events import (
     ConnectionReused,
     Ejected,
     EngineState,
-    Fact,
     Hedged,
     LoopLag,
     Renewed,
@@ -38,8 +39,10 @@ from stayfast.core.events import (
     TokenGaps,
 )
 from stayfast.core.types import JOB, NO_ROUTE, Outcome, Stage
+from stayfast.observe.fact_batch import FactHandlers, one_by_one
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.counters import Histogram, Labels, MetricsSnapshot, Samples, Totals
+from stayfast.observe.metrics.definitions import Family
 from stayfast.observe.snapshot.traffic import LIMIT_CODES, TrafficSink
 from stayfast.policy.histogram import LogHistogram
 
@@ -104,15 +107,14 @@ class MetricsSink:
     counted, not interpolated. Raises ValueError for other names.
     """
 
-    def __init__(self, clock: Clock, slo_bounds_s: Mapping[str, Iterable[float]] | None = None, *,
-                 traffic: TrafficSink | None = None, in_flight: Read = tuple, lost: Read = tuple,
+    def __init__(self, clock: Clock, traffic: TrafficSink, slo_bounds_s: Mapping[str, Iterable[float]] | None = None, *,
+                 in_flight: Read = tuple, lost: Read = tuple,
                  queued: Callable[[], Iterable[tuple[Labels, int]]] = tuple,
                  gauges: Callable[[], Samples] = dict, counters: Callable[[], Samples] = dict) -> None:
-        """traffic: a consumer of the same facts before this one; None: it gets them here. gauges, counters: rows that other
-        objects keep, read at the scrape.
+        """traffic: a consumer of the same facts before this one. gauges, counters: rows that other objects keep, read at the
+        scrape.
         """
-        self._traffic = traffic or TrafficSink(clock)
-        self._feeds_traffic = traffic is None
+        self._traffic = traffic
         self.read_in_flight = in_flight  # requests in flight at the moment of the scrape, by upstream
         self._queued = queued  # requests that wait, by upstream and lane
         self._gauges = gauges
@@ -129,34 +131,27 @@ class MetricsSink:
         self._series: dict[Labels, _RequestSeries] = {}  # route, upstream, outcome
         self._steps: defaultdict[str, set[str]] = defaultdict(set)  # names of served turns' steps, by upstream
 
-    def consume(self, facts: Sequence[Fact]) -> None:
-        if self._feeds_traffic:
-            self._traffic.consume(facts)
-        self._count_facts(facts)
-
-    def _count_facts(self, facts: Sequence[Fact]) -> None:
-        requests: list[RequestDone] = []
-        attempts: dict[_AttemptKey, list[AttemptDone]] = {}
-        for fact in facts:
-            if isinstance(fact, RequestDone):
-                if fact.role != JOB:  # no client waits for it; the metrics of jobs have its times
-                    requests.append(fact)
-            elif isinstance(fact, AttemptDone):
-                key = (fact.route, fact.upstream, fact.outcome, fact.fault, fact.upstream_status)
-                if key in attempts:
-                    attempts[key].append(fact)
-                else:
-                    attempts[key] = [fact]
-            elif isinstance(fact, ConnectionReused):
-                self._reused[(fact.upstream,)] += 1
-            elif isinstance(fact, TokenGaps):
-                self._gap_s[fact.route, fact.upstream].add_sorted(sorted(fact.gaps_s))
-            else:
-                self._count_rare(fact)
-        for key, same in attempts.items():
-            self._count_attempts(key, same)
-        if requests:
-            self._count_requests(requests)
+    @property
+    def handlers(self) -> FactHandlers:
+        rare: dict[type[Any], Callable[[Any], None]] = {
+            TokenGaps: self._count_gaps, ConnectionOpened: self._count_connection, Hedged: self._count_hedge,
+            LoopLag: self._count_lag, StoreCallDone: self._count_store_call, Ejected: self._count_ejection,
+            CredentialRenewed: self._count_renewal, CredentialRenewalFailed: self._count_renewal}
+        rows: dict[type[Any], tuple[Family, Callable[[Any], Labels]]] = {
+            Rescued: (known.RESCUES, lambda fact: (fact.route, fact.result)),
+            SemanticLookup: (known.SEMANTIC, lambda fact: (fact.route, fact.result)),
+            RetryWithheld: (known.RETRIES_WITHHELD, lambda fact: (fact.route, fact.upstream)),
+            Renewed: (known.CACHE_REFRESHES, lambda fact: (fact.route, fact.result)),
+            SemanticJudged: (known.SEMANTIC_JUDGED, lambda fact: (fact.route, fact.result)),
+            RequestRefused: (known.REFUSED, lambda fact: (str(fact.status), fact.code)),
+            EngineState: (known.ENGINE_STATES, lambda fact: (fact.state,)),
+            TextClassified: (known.CLASSIFIED, lambda fact: (fact.classifier, fact.label, fact.head)),
+            GuardDone: (known.GUARDED, lambda fact: (fact.route, fact.result, fact.rule)),
+            RoutedByClass: (known.ROUTED_BY_CLASS, lambda fact: (fact.route, fact.label, fact.target))}
+        return {RequestDone: self._count_requests, AttemptDone: self._count_attempts, ConnectionReused: self._count_reused,
+                **{kind: one_by_one(count) for kind, count in rare.items()},
+                **{kind: partial(_count_rows, self.totals.counters[family.name], labels)
+                   for kind, (family, labels) in rows.items()}}
 
     def snapshot(self) -> MetricsSnapshot:
         """All counts of this process."""
@@ -175,59 +170,46 @@ class MetricsSink:
         """Add the counts of the ended process that this one replaces."""
         self.totals.add(snapshot, is_of_now=False)
 
-    def _count_rare(self, fact: Fact) -> None:
-        count = self.totals.counters
-        if isinstance(fact, ConnectionOpened):
-            tls = "none" if not fact.tls else "resumed" if fact.tls_resumed else "full"
-            count[known.OPENED.name][fact.upstream, fact.http_version, tls] += 1
-            self.totals.histograms[known.HANDSHAKE.name][(fact.upstream,)].add(fact.handshake_s)
-        elif isinstance(fact, Hedged):
-            if fact.refused:
-                count[known.HEDGES.name][fact.route, f"refused_{fact.refused}"] += 1
-        elif isinstance(fact, Rescued):
-            count[known.RESCUES.name][fact.route, fact.result] += 1
-        elif isinstance(fact, SemanticLookup):
-            count[known.SEMANTIC.name][fact.route, fact.result] += 1
-        elif isinstance(fact, RetryWithheld):
-            count[known.RETRIES_WITHHELD.name][fact.route, fact.upstream] += 1
-        else:
-            self._count_rarest(fact)
+    def _count_gaps(self, fact: TokenGaps) -> None:
+        self._gap_s[fact.route, fact.upstream].add_sorted(sorted(fact.gaps_s))
 
-    def _count_rarest(self, fact: Fact) -> None:
-        count = self.totals.counters
-        if isinstance(fact, LoopLag):
-            self.totals.histograms[known.LOOP_LAG.name][()].add(fact.seconds)
-        elif isinstance(fact, StoreCallDone):
-            count[known.STORE.name][fact.store, fact.what, fact.result] += 1
-            if fact.what == "get" and fact.result != "local_hit":
-                self.totals.histograms[known.STORE_SECONDS.name][(fact.store,)].add(fact.seconds)
-        elif isinstance(fact, Ejected):
-            if fact.is_out:
-                count[known.EJECTIONS.name][fact.route, fact.upstream] += 1
-        elif isinstance(fact, Renewed):
-            count[known.CACHE_REFRESHES.name][fact.route, fact.result] += 1
-        elif isinstance(fact, SemanticJudged):
-            count[known.SEMANTIC_JUDGED.name][fact.route, fact.result] += 1
-        elif isinstance(fact, RequestRefused):
-            count[known.REFUSED.name][str(fact.status), fact.code] += 1
-        else:
-            self._count_process_fact(fact)
+    def _count_reused(self, facts: Sequence[ConnectionReused]) -> None:
+        for fact in facts:
+            self._reused[(fact.upstream,)] += 1
 
-    def _count_process_fact(self, fact: Fact) -> None:
-        count = self.totals.counters
-        if isinstance(fact, EngineState):
-            count[known.ENGINE_STATES.name][(fact.state,)] += 1
-        elif isinstance(fact, CredentialRenewed | CredentialRenewalFailed):
-            result = "renewed" if isinstance(fact, CredentialRenewed) else "failed"
-            count[known.CREDENTIAL_RENEWALS.name][fact.upstream, result] += 1
-        elif isinstance(fact, TextClassified):
-            count[known.CLASSIFIED.name][fact.classifier, fact.label, fact.head] += 1
-        elif isinstance(fact, GuardDone):
-            count[known.GUARDED.name][fact.route, fact.result, fact.rule] += 1
-        elif isinstance(fact, RoutedByClass):
-            count[known.ROUTED_BY_CLASS.name][fact.route, fact.label, fact.target] += 1
+    def _count_connection(self, fact: ConnectionOpened) -> None:
+        tls = "none" if not fact.tls else "resumed" if fact.tls_resumed else "full"
+        self.totals.counters[known.OPENED.name][fact.upstream, fact.http_version, tls] += 1
+        self.totals.histograms[known.HANDSHAKE.name][(fact.upstream,)].add(fact.handshake_s)
 
-    def _count_attempts(self, key: _AttemptKey, facts: list[AttemptDone]) -> None:
+    def _count_hedge(self, fact: Hedged) -> None:
+        if fact.refused:
+            self.totals.counters[known.HEDGES.name][fact.route, f"refused_{fact.refused}"] += 1
+
+    def _count_lag(self, fact: LoopLag) -> None:
+        self.totals.histograms[known.LOOP_LAG.name][()].add(fact.seconds)
+
+    def _count_store_call(self, fact: StoreCallDone) -> None:
+        self.totals.counters[known.STORE.name][fact.store, fact.what, fact.result] += 1
+        if fact.what == "get" and fact.result != "local_hit":
+            self.totals.histograms[known.STORE_SECONDS.name][(fact.store,)].add(fact.seconds)
+
+    def _count_ejection(self, fact: Ejected) -> None:
+        if fact.is_out:
+            self.totals.counters[known.EJECTIONS.name][fact.route, fact.upstream] += 1
+
+    def _count_renewal(self, fact: CredentialRenewed | CredentialRenewalFailed) -> None:
+        result = "renewed" if isinstance(fact, CredentialRenewed) else "failed"
+        self.totals.counters[known.CREDENTIAL_RENEWALS.name][fact.upstream, result] += 1
+
+    def _count_attempts(self, facts: Sequence[AttemptDone]) -> None:
+        alike: defaultdict[_AttemptKey, list[AttemptDone]] = defaultdict(list)
+        for fact in facts:
+            alike[fact.route, fact.upstream, fact.outcome, fact.fault, fact.upstream_status].append(fact)
+        for key, same in alike.items():
+            self._count_alike(key, same)
+
+    def _count_alike(self, key: _AttemptKey, facts: list[AttemptDone]) -> None:
         route, upstream, outcome, fault, status = key
         # _value_: a fifth of the cost of `.value`
         self._attempts[route, upstream, outcome._value_, fault or "", "" if status is None else str(status)] += len(facts)
@@ -270,17 +252,15 @@ class MetricsSink:
             count[known.TURN_STEPS.name][fact.upstream, name, step.outcome] += 1
             self.totals.histograms[known.STEP_SECONDS.name][fact.upstream, name].add(step.ended_at - step.began_at)
 
-    def _count_requests(self, facts: list[RequestDone]) -> None:
-        by_series: dict[tuple[str, str, str], list[RequestDone]] = {}
+    def _count_requests(self, facts: Sequence[RequestDone]) -> None:
+        by_series: defaultdict[tuple[str, str, str], list[RequestDone]] = defaultdict(list)
         requests, cached = self._requests, list[RequestDone]()
         for fact in facts:
+            if fact.role == JOB:  # no client waits for it; the metrics of jobs have its times
+                continue
             route, outcome = fact.route or NO_ROUTE, outcome_of(fact)
             requests[route, fact.api._value_, str(fact.status)] += 1
-            series_key = (route, fact.upstream or "", outcome)
-            if series_key in by_series:
-                by_series[series_key].append(fact)
-            else:
-                by_series[series_key] = [fact]
+            by_series[route, fact.upstream or "", outcome].append(fact)
             if outcome != "ok" or fact.over_stage is not None or fact.cut_by is not None:
                 self._count_problems(route, fact)
             if fact.cache is not None:
@@ -319,6 +299,12 @@ class MetricsSink:
             count[known.TRUNCATED.name][(fact.upstream or "",)] += 1
         if fact.status == 504 and fact.error is not None and fact.error.endswith(LIMIT_CODES):
             count[known.DEADLINE_EXCEEDED.name][route, ended_in(fact.stages), fact.error] += 1
+
+
+def _count_rows(rows: defaultdict[Labels, float], labels_of: Callable[[Any], Labels], facts: Sequence[Any]) -> None:
+    """Count each fact in the row of its labels."""
+    for fact in facts:
+        rows[labels_of(fact)] += 1
 
 
 @dataclass(slots=True)

@@ -6,8 +6,9 @@ figures are the same as in the gateway's metrics, under names that standard dash
 
 from collections.abc import Callable, Mapping, Sequence
 
-from stayfast.core.events import AttemptDone, Fact, RequestDone
+from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.types import JOB, NO_ROUTE
+from stayfast.observe.fact_batch import FactHandlers
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.counters import Totals
 from stayfast.observe.tracing.config import OPERATIONS, Peer, error_type, is_turn
@@ -30,12 +31,18 @@ class GenAiMetrics:
         self._ttft_s = histograms[known.GEN_AI_SERVER_TTFT.name]
         self._models: set[str] = set()
 
-    def consume(self, facts: Sequence[Fact]) -> None:
-        for fact in facts:
-            if isinstance(fact, AttemptDone):
-                if not is_turn(fact):
-                    self._count_operation(fact)
-            elif isinstance(fact, RequestDone) and fact.ttft_s is not None and fact.stream and fact.role != JOB:
+    @property
+    def handlers(self) -> FactHandlers:
+        return {AttemptDone: self._count_operations, RequestDone: self._count_first_tokens}
+
+    def _count_operations(self, attempts: Sequence[AttemptDone]) -> None:
+        for done in attempts:
+            if not is_turn(done):
+                self._count_operation(done)
+
+    def _count_first_tokens(self, requests: Sequence[RequestDone]) -> None:
+        for fact in requests:
+            if fact.ttft_s is not None and fact.stream and fact.role != JOB:
                 provider = self._provider_name(fact.upstream or "", fact.attempts[-1].kind if fact.attempts else "stayfast")
                 self._ttft_s[OPERATIONS[fact.api], provider, fact.route or NO_ROUTE].add(fact.ttft_s)
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from stayfast.core.events import BatchEnded, Fact, JobEnded, JobLeaseLost, JobReturned, JobsSwept, JobStoreCalled
+from stayfast.core.events import BatchEnded, JobEnded, JobLeaseLost, JobReturned, JobsSwept, JobStoreCalled
+from stayfast.observe.fact_batch import FactHandlers
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.counters import Totals
 
@@ -19,23 +20,37 @@ class JobMetrics:
         self._batch_s, self._batch_squares = histograms[known.BATCH_SECONDS.name], counters[known.BATCH_SQUARES.name]
         self._call_s = histograms[known.JOB_STORE_SECONDS.name]
 
-    def consume(self, facts: Sequence[Fact]) -> None:
+    @property
+    def handlers(self) -> FactHandlers:
+        return {JobStoreCalled: self._count_calls, JobEnded: self._count_ended, BatchEnded: self._count_batches,
+                JobReturned: self._count_returned, JobLeaseLost: self._count_lost, JobsSwept: self._count_swept}
+
+    def _count_calls(self, facts: Sequence[JobStoreCalled]) -> None:
         for fact in facts:
-            if isinstance(fact, JobStoreCalled):
-                self._calls[fact.what, fact.result] += 1
-                self._call_s[(fact.what,)].add(fact.seconds)
-            elif isinstance(fact, JobEnded):
-                self._ended[fact.route, fact.door, fact.state] += 1
-                self._wait_s[(fact.route,)].add(fact.waited_s)
-                self._run_s[(fact.route,)].add(fact.run_s)
-            elif isinstance(fact, BatchEnded):
-                self._batch_s[(fact.route,)].add(fact.seconds)
-                self._batch_squares[(fact.route,)] += fact.seconds**2
-            elif isinstance(fact, JobReturned):
-                self._returned[fact.route, "failed" if fact.is_failure else "refused"] += 1
-            elif isinstance(fact, JobLeaseLost):
-                self._lost[(fact.route,)] += 1
-            elif isinstance(fact, JobsSwept):
-                for what, n in (("recovered", fact.n_recovered), ("dead", fact.n_dead), ("expired", fact.n_expired)):
-                    if n:
-                        self._swept[(what,)] += n
+            self._calls[fact.what, fact.result] += 1
+            self._call_s[(fact.what,)].add(fact.seconds)
+
+    def _count_ended(self, facts: Sequence[JobEnded]) -> None:
+        for fact in facts:
+            self._ended[fact.route, fact.door, fact.state] += 1
+            self._wait_s[(fact.route,)].add(fact.waited_s)
+            self._run_s[(fact.route,)].add(fact.run_s)
+
+    def _count_batches(self, facts: Sequence[BatchEnded]) -> None:
+        for fact in facts:
+            self._batch_s[(fact.route,)].add(fact.seconds)
+            self._batch_squares[(fact.route,)] += fact.seconds**2
+
+    def _count_returned(self, facts: Sequence[JobReturned]) -> None:
+        for fact in facts:
+            self._returned[fact.route, "failed" if fact.is_failure else "refused"] += 1
+
+    def _count_lost(self, facts: Sequence[JobLeaseLost]) -> None:
+        for fact in facts:
+            self._lost[(fact.route,)] += 1
+
+    def _count_swept(self, facts: Sequence[JobsSwept]) -> None:
+        for fact in facts:
+            for what, n in (("recovered", fact.n_recovered), ("dead", fact.n_dead), ("expired", fact.n_expired)):
+                if n:
+                    self._swept[(what,)] += n

@@ -1,9 +1,7 @@
 """Counts facts about requests that were passed to an upstream."""
 
-from collections.abc import Sequence
-
-from stayfast.core.events import Fact
 from stayfast.core.passthrough import PassedThrough
+from stayfast.observe.fact_batch import FactHandlers, one_by_one
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.counters import Totals
 
@@ -17,10 +15,9 @@ class PassThroughMetrics:
         self._broken = counters[known.PASSED_BROKEN.name]
         self._head_s, self._seconds = histograms[known.PASSED_HEAD.name], histograms[known.PASSED_SECONDS.name]
 
-    def consume(self, facts: Sequence[Fact]) -> None:
-        for fact in facts:
-            if isinstance(fact, PassedThrough):
-                self._add(fact)
+    @property
+    def handlers(self) -> FactHandlers:
+        return {PassedThrough: one_by_one(self._add)}
 
     def _add(self, fact: PassedThrough) -> None:
         where = (fact.upstream, fact.path)

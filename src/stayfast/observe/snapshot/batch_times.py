@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, pstdev
 
 from stayfast.core.clock import Clock
-from stayfast.core.events import BatchEnded, Fact
+from stayfast.core.events import BatchEnded
 from stayfast.core.snapshot import Spread
 
 HOUR_S = 3600.0
@@ -21,8 +21,8 @@ class BatchTimes:
         self._clock = clock
         self._ended: deque[tuple[float, str, float]] = deque(maxlen=MAX_BATCHES)
 
-    def consume(self, facts: Sequence[Fact]) -> None:
-        self._ended.extend((self._clock.now(), fact.route, fact.seconds) for fact in facts if isinstance(fact, BatchEnded))
+    def consume(self, facts: Sequence[BatchEnded]) -> None:
+        self._ended.extend((self._clock.now(), fact.route, fact.seconds) for fact in facts)
 
     def collect(self) -> Times:
         since = self._clock.now() - HOUR_S

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from stayfast.core.clock import Clock
-from stayfast.core.events import BatchEnded, JobEnded
+from stayfast.core.events import JobEnded
 from stayfast.core.snapshot import JobRow
 from stayfast.observe.snapshot.batch_times import HOUR_S, BatchTimes, Times, merge_batch_times
 from stayfast.observe.snapshot.tallies import PackedTally, RowTally, TallyWindow, merge_tallies
@@ -25,25 +25,23 @@ class JobParts(msgspec.Struct, frozen=True, omit_defaults=True):
 class JobEndings:
     """Of one process. For one event loop."""
 
-    __slots__ = ("_batches", "_clock", "_ended")
+    __slots__ = ("_clock", "_ended", "batches")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ended = TallyWindow(HOUR_S, SLOT_S)
-        self._batches = BatchTimes(clock)
+        self.batches = BatchTimes(clock)
 
-    def consume(self, jobs: Sequence[JobEnded], batches: Sequence[BatchEnded]) -> None:
+    def consume(self, jobs: Sequence[JobEnded]) -> None:
         now = self._clock.now()
         for job in jobs:
             tally = self._ended.at(job.route, now)
             tally.counts[job.state] += 1
             tally.histograms[_WAIT].add(job.waited_s)
             tally.histograms[_RUN].add(job.run_s)
-        if batches:
-            self._batches.consume(batches)
 
     def collect(self) -> JobParts:
-        return JobParts(self._ended.collect(self._clock.now()), self._batches.collect())
+        return JobParts(self._ended.collect(self._clock.now()), self.batches.collect())
 
 
 def complete_jobs(rows: Iterable[JobRow], parts: Iterable[JobParts]) -> tuple[JobRow, ...]:

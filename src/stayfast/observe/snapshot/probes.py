@@ -1,11 +1,10 @@
 """All observations of one worker besides its traffic: a consumer of facts, and what it contributes to a snapshot.
 
-A batch of facts is grouped by type once. Frequent facts cost an addition or a reference each; all else happens when parts
-are collected, in the probes' own tasks, or for a few sampled requests a second.
+Frequent facts cost an addition or a reference each; all else happens when parts are collected, in the probes' own tasks, or
+for a few sampled requests a second.
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -18,7 +17,6 @@ from stayfast.core.events import (
     BreakerChanged,
     ConnectionOpened,
     ConnectionReused,
-    Fact,
     JobEnded,
     JobStoreCalled,
     LoopLag,
@@ -28,6 +26,7 @@ from stayfast.core.events import (
 )
 from stayfast.core.samples import PromptSampled, QuotaReported
 from stayfast.core.snapshot import MachineRow, PromptRow, Spread, StoreRow, TenantRow, UpstreamRow
+from stayfast.observe.fact_batch import FactHandlers, one_by_one
 from stayfast.observe.snapshot.engine_scraper import EngineParts, EngineScraper, EngineScrapers, merge_engines
 from stayfast.observe.snapshot.job_endings import JobEndings, JobParts
 from stayfast.observe.snapshot.machine import MachinePart, MachineProbe, merge_loop_lag, merge_machines
@@ -116,36 +115,17 @@ class WorkerProbes:
         """What self-hosted engines are bound by, by upstream; empty in workers other than the first."""
         return self._engines.bounds()
 
-    def consume(self, facts: Sequence[Fact]) -> None:
-        by_type: defaultdict[type, list[Any]] = defaultdict(list)
-        for fact in facts:
-            by_type[type(fact)].append(fact)
-        if AttemptDone in by_type:
-            self._upstreams.note_attempts(by_type[AttemptDone])
-        if RequestDone in by_type:
-            self._tenants.consume(by_type[RequestDone])
-        if ConnectionReused in by_type:
-            self._upstreams.note_reused(by_type[ConnectionReused], self._clock.now())
-        if LoopLag in by_type:
-            self._machine.consume(by_type[LoopLag])
-        if not _FREQUENT.issuperset(by_type):
-            self._note_rare(by_type)
-
-    def _note_rare(self, by_type: Mapping[type, list[Any]]) -> None:
-        now, upstreams, stores = self._clock.now(), self._upstreams, self._stores
-        self._prompts.consume(by_type.get(PromptSampled, ()))
-        self._jobs.consume(by_type.get(JobEnded, ()), by_type.get(BatchEnded, ()))
-        stores.note_calls(by_type.get(StoreCallDone, ()))
-        for quota in by_type.get(QuotaReported, ()):
-            upstreams.note_quota(quota)
-        for opened in by_type.get(ConnectionOpened, ()):
-            upstreams.note_opened(opened, now)
-        for breaker in by_type.get(BreakerChanged, ()):
-            upstreams.note_breaker(breaker, now)
-        for call in by_type.get(JobStoreCalled, ()):
-            stores.note_job_call(call)
-        for change in by_type.get(StoreChanged, ()):
-            stores.note_change(change)
+    @property
+    def handlers(self) -> FactHandlers:
+        upstreams, stores, now = self._upstreams, self._stores, self._clock.now
+        return {AttemptDone: upstreams.note_attempts, RequestDone: self._tenants.consume, LoopLag: self._machine.consume,
+                ConnectionReused: lambda facts: upstreams.note_reused(facts, now()),
+                ConnectionOpened: one_by_one(lambda fact: upstreams.note_opened(fact, now())),
+                BreakerChanged: one_by_one(lambda fact: upstreams.note_breaker(fact, now())),
+                QuotaReported: one_by_one(upstreams.note_quota), PromptSampled: self._prompts.consume,
+                StoreCallDone: stores.note_calls, StoreChanged: one_by_one(stores.note_change),
+                JobStoreCalled: one_by_one(stores.note_job_call), JobEnded: self._jobs.consume,
+                BatchEnded: self._jobs.batches.consume}
 
     def collect(self, *, is_whole: bool = True) -> ProbePart:
         """What this worker contributes now."""
@@ -158,8 +138,6 @@ class WorkerProbes:
                          dict(self._upstreams.collect(now)), dict(self._stores.collect(now)), engines,
                          self._jobs.collect())
 
-
-_FREQUENT: Final = frozenset((AttemptDone, RequestDone, ConnectionReused, LoopLag))
 
 
 def merge_probes(parts: Sequence[ProbePart], upstreams: Iterable[UpstreamRow]) -> ProbeRows:

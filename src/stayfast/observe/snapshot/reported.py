@@ -4,12 +4,13 @@ Some are facts that are emitted once: such a finding is dropped if it was not re
 their part (prompt caches, the fleet), which end when the part no longer has them. At most MAX_REPORTED facts, the newest.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from stayfast.core.clock import Clock
 from stayfast.core.events import Fact
 from stayfast.core.findings import Finding
+from stayfast.observe.fact_batch import FactHandlers, one_by_one
 from stayfast.policy.findings.reported import KINDS, finding_of
 
 RETENTION_S: Final = 3600.0
@@ -17,7 +18,7 @@ MAX_REPORTED: Final = 100
 
 
 class ReportedFindings:
-    """A consumer of facts. Rare facts only: others cost one look-up of their type each."""
+    """A consumer of rare facts."""
 
     def __init__(self, clock: Clock, read_states: Callable[[], Iterable[Finding]] = tuple) -> None:
         """read_states: findings that last until their part no longer returns them."""
@@ -25,14 +26,14 @@ class ReportedFindings:
         self._read_states = read_states
         self._found: dict[tuple[str, str], tuple[float, Finding]] = {}  # by id and place: last report, and since when
 
-    def consume(self, facts: Sequence[Fact]) -> None:
-        """Consume facts, oldest first."""
-        if KINDS.isdisjoint(map(type, facts)):
-            return
-        for fact in facts:
-            finding = finding_of(fact, self._clock.wall())
-            if finding is not None:
-                self._add(finding)
+    @property
+    def handlers(self) -> FactHandlers:
+        return dict.fromkeys(KINDS, one_by_one(self._report))
+
+    def _report(self, fact: Fact) -> None:
+        finding = finding_of(fact, self._clock.wall())
+        if finding is not None:
+            self._add(finding)
 
     def _add(self, finding: Finding) -> None:
         place, now = (finding.id, str(finding.where)), self._clock.now()

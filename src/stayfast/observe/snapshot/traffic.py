@@ -25,8 +25,9 @@ from typing import Any
 import msgspec
 
 from stayfast.core.clock import Clock
-from stayfast.core.events import AttemptDone, BreakerChanged, Fact, Hedged, RequestDone
+from stayfast.core.events import AttemptDone, BreakerChanged, Hedged, RequestDone
 from stayfast.core.types import FROM_CACHE, JOB, NO_ROUTE
+from stayfast.observe.fact_batch import FactHandlers, one_by_one
 from stayfast.observe.snapshot.parts import (
     BUCKETS_PER_QUARTER,
     OTHER,
@@ -48,7 +49,6 @@ _SCALE = float(PER_OCTAVE)
 _ZERO = 30.0 * _SCALE
 _LEAST = 2.0**-29
 CLOSED = "closed"
-_RARE = (Hedged, BreakerChanged)
 _STAGE_INDEX = {stage: number for number, stage in enumerate(STAGES, 1)}
 Promise = Callable[[str], float | None]  # seconds to the first token that a route promises
 
@@ -146,29 +146,25 @@ class TrafficSink:
         self._breaker_changes: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=1000))
         self._breakers: dict[str, str] = {}  # states
 
-    def consume(self, facts: Sequence[Fact]) -> None:
-        now = self._clock.now()
-        if now >= self._tick_ends_at:
-            self.roll(now)
-        by_series: dict[tuple[str | None, str | None], list[RequestDone]] = {}
+    @property
+    def handlers(self) -> FactHandlers:
+        return {RequestDone: self._count_requests, Hedged: one_by_one(self._count_hedge),
+                BreakerChanged: one_by_one(self._count_breaker)}
+
+    def _count_requests(self, facts: Sequence[RequestDone]) -> None:
+        self.roll(self._clock.now())
+        by_series: defaultdict[tuple[str | None, str | None], list[RequestDone]] = defaultdict(list)
         for fact in facts:
-            if isinstance(fact, RequestDone):
-                if fact.role != JOB:
-                    key = (fact.route, fact.upstream)
-                    if key in by_series:
-                        by_series[key].append(fact)
-                    else:
-                        by_series[key] = [fact]
-            elif isinstance(fact, _RARE):
-                self._count_rare(fact)
+            if fact.role != JOB:
+                by_series[fact.route, fact.upstream].append(fact)
         for key, same in by_series.items():
             self._take(self._by_fact.get(key) or self._find(key), same)
 
     def roll(self, now: float) -> None:
         """Close the tick and the slot if they have ended."""
-        tick = int(now // TICK_S)
-        if tick == self._tick:
+        if now < self._tick_ends_at:
             return
+        tick = int(now // TICK_S)
         before, self._tick, self._tick_ends_at = self._tick, tick, (tick + 1) * TICK_S
         for series in self._series.values():
             series.close_tick(before * TICK_S)
@@ -193,6 +189,7 @@ class TrafficSink:
     def first_tokens(self, route: str | None, seconds: float) -> LogHistogram:
         """Times to the first token on a route in the last `seconds`, from accept, without answers from the cache."""
         now, whole = self._clock.now(), LogHistogram()
+        self.roll(now)
         for series in self._of_route(route or NO_ROUTE):
             series.window.add_recent_to(seconds, now, whole)
             whole.add_counts(series.tick)
@@ -262,14 +259,15 @@ class TrafficSink:
         self._series = {key: series for key, series in self._series.items() if key not in idle}
         self._by_fact = {}
 
-    def _count_rare(self, fact: Fact) -> None:
-        if isinstance(fact, Hedged):
-            if fact.refused:
-                self._find((fact.route, fact.upstream)).part.n_hedges_refused += 1
-        elif isinstance(fact, BreakerChanged):
-            if (fact.state == CLOSED) != (self._breakers.get(fact.upstream, CLOSED) == CLOSED):
-                self._breaker_changes[fact.upstream].append(self._clock.now())
-            self._breakers[fact.upstream] = fact.state
+    def _count_hedge(self, fact: Hedged) -> None:
+        if fact.refused:
+            self.roll(self._clock.now())
+            self._find((fact.route, fact.upstream)).part.n_hedges_refused += 1
+
+    def _count_breaker(self, fact: BreakerChanged) -> None:
+        if (fact.state == CLOSED) != (self._breakers.get(fact.upstream, CLOSED) == CLOSED):
+            self._breaker_changes[fact.upstream].append(self._clock.now())
+        self._breakers[fact.upstream] = fact.state
 
     def _take(self, series: _Series, facts: list[RequestDone]) -> None:
         part, n_before, n = series.part, series.part.n, len(facts)

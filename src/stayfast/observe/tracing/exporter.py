@@ -12,7 +12,8 @@ from typing import Protocol
 
 import msgspec
 
-from stayfast.core.events import Fact, RequestDone, Trace
+from stayfast.core.events import LoopLag, RequestDone, Trace
+from stayfast.observe.fact_batch import FactHandlers
 from stayfast.observe.tracing.config import Peer, TraceConfig
 from stayfast.policy.resilience.retry import backoff_s
 from stayfast.wire.trace_context import make_child_span, start_trace
@@ -72,14 +73,21 @@ class SpanExporter:
         """The request's span: under its caller's, with the caller's sampling decision, or the root of a new trace."""
         return make_child_span(caller, self._rng) if caller is not None else start_trace(self._rng, self._config.sample)
 
-    def consume(self, facts: Sequence[Fact]) -> None:
+    @property
+    def handlers(self) -> FactHandlers:
+        return {RequestDone: self._queue_requests, LoopLag: self._log_in_time}
+
+    def _queue_requests(self, facts: Sequence[RequestDone]) -> None:
         for fact in facts:
-            if isinstance(fact, RequestDone) and fact.trace is not None and fact.trace.is_sampled and fact.trace.span_id:
+            if fact.trace is not None and fact.trace.is_sampled and fact.trace.span_id:
                 if len(self._ended) == self._config.max_pending:
                     self.n_dropped += 1
                 self._ended.append(fact)
-        if self._log_entry is not None:
-            self._log_failures()
+        self._log_failures()
+
+    def _log_in_time(self, _: Sequence[LoopLag]) -> None:
+        """Also without requests: these facts come all the time."""
+        self._log_failures()
 
     def start(self) -> None:
         """Import the exporter's packages and start the thread."""
@@ -93,8 +101,7 @@ class SpanExporter:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(within_s)
-        if self._log_entry is not None:
-            self._log_failures()
+        self._log_failures()
 
     def _log_failures(self) -> None:
         entry, self._log_entry = self._log_entry, None

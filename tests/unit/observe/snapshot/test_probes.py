@@ -21,6 +21,7 @@ from stayfast.core.events import (
 from stayfast.core.samples import PromptSampled, QuotaReported
 from stayfast.core.snapshot import UpstreamRow
 from stayfast.core.types import Api, Outcome, Usage
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.snapshot.probes import ProbePart, ProbeRows, WorkerProbes, merge_probes, sum_machines
 from stayfast.observe.snapshot.store_probes import StoreSite
 from stayfast.testing import SimLoop, run
@@ -42,7 +43,7 @@ def parts_of(n_workers: int, *, is_whole: bool = True) -> list[ProbePart]:
         for worker in range(n_workers):
             probes = WorkerProbes(worker, loop, lambda: ("info", 2))
             probes.begin(SITES, {}, lambda task: None)
-            probes.consume(FACTS)
+            handle_facts(probes, FACTS)
             encoded = msgspec.msgpack.encode(probes.collect(is_whole=is_whole))
             parts.append(msgspec.msgpack.decode(encoded, type=ProbePart))
         return parts

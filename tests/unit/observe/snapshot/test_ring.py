@@ -15,6 +15,7 @@ from stayfast.compose.snapshot_ring import RingHost, ring_folder
 from stayfast.core.events import RequestDone, StageDone
 from stayfast.core.snapshot import MachineRow, Snapshot, Spread, UpstreamRow
 from stayfast.core.types import Stage
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.snapshot.config import SnapshotsConfig
 from stayfast.observe.snapshot.ring import RingWriter, SnapshotRing
 from stayfast.observe.snapshot.traffic import ClosedSlot, TrafficSink
@@ -40,7 +41,7 @@ def slots(n_routes: int, n_each: int, seed: int = 1) -> Iterator[ClosedSlot]:
                     queue_s=rng.lognormvariate(-8, 0.5), status=200 if rng.random() < 0.99 else 503)
 
     for number in count():
-        sink.consume([fact(route) for route in range(n_routes) for _ in range(n_each)])
+        handle_facts(sink, [fact(route) for route in range(n_routes) for _ in range(n_each)])
         clock.now_s += 5.0
         yield from sink.closed_since(number - 1)
 

@@ -8,6 +8,7 @@ import pytest
 
 from stayfast.core.events import BreakerChanged, Hedged, StageDone, Stall
 from stayfast.core.types import FROM_CACHE, JOB, Outcome, Stage, Usage
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.snapshot.parts import TrafficPart, bucket_at, spread_of, stages_near
 from stayfast.observe.snapshot.traffic import MAX_SERIES, TrafficSink
 from tests.unit.observe.fact_rig import SLOW_RETRIED_REQUEST, FrozenClock, attempt, done
@@ -78,7 +79,7 @@ def test_answers_from_the_cache_have_their_own_series() -> None:
     """First tokens of the route are without them."""
     clock = FrozenClock()
     sink = TrafficSink(clock)
-    sink.consume([done(), done(upstream=FROM_CACHE, cache="hit", saved_usd=0.5, ttft_s=0.001, attempts=())])
+    handle_facts(sink, [done(), done(upstream=FROM_CACHE, cache="hit", saved_usd=0.5, ttft_s=0.001, attempts=())])
     assert sink.first_tokens("m", 60.0).n == 1
     clock.now_s += 5
     parts = by_series(sink.closed_since(-1))
@@ -97,11 +98,11 @@ def test_idle_series_make_room_after_an_hour() -> None:
     """Routes of earlier settings do not fill the table."""
     clock = FrozenClock()
     sink = TrafficSink(clock)
-    sink.consume([done(route=f"r{n}", attempts=()) for n in range(MAX_SERIES)])
+    handle_facts(sink, [done(route=f"r{n}", attempts=()) for n in range(MAX_SERIES)])
     clock.now_s += 4000.0
-    sink.consume([done(route="new", attempts=())])
+    handle_facts(sink, [done(route="new", attempts=())])
     sink.roll(clock.now_s + 5.0)
-    sink.consume([done(route="newer", attempts=())])
+    handle_facts(sink, [done(route="newer", attempts=())])
     assert {"new", "newer"} <= sink.routes()
 
 
@@ -131,7 +132,7 @@ def test_heat_is_of_the_last_whole_second() -> None:
     """A tick is shown for one second, and the open slot holds all of them."""
     clock = FrozenClock(100.5)
     sink = TrafficSink(clock)
-    sink.consume([done(), done(ttft_s=None, status=503)])
+    handle_facts(sink, [done(), done(ttft_s=None, status=503)])
     (series,) = sink.live()
     assert (series.n_tick, series.heat, series.open.n) == (0, {}, 2)
     clock.now_s = 101.1
@@ -148,7 +149,7 @@ def test_unfetched_slots_are_bounded() -> None:
     clock = FrozenClock(0.0)
     sink = TrafficSink(clock)
     for _ in range(100):
-        sink.consume([done()])
+        handle_facts(sink, [done()])
         clock.now_s += 5.0
     assert [slot.number for slot in sink.closed_since(-1)] == list(range(76, 100))
     assert [slot.number for slot in sink.closed_since(98)] == [99]
@@ -164,7 +165,7 @@ def test_request_in_a_busy_slot_runs_few_functions() -> None:
         sys.setprofile(lambda frame, event, argument: counts.update((event,)))
         try:
             for _ in range(n_batches):
-                sink.consume(batch)
+                handle_facts(sink, batch)
         finally:
             sys.setprofile(None)
         return counts["call"] / (n_batches * len(batch))
@@ -182,5 +183,5 @@ def test_breaker_changes_are_not_requests() -> None:
 
 def test_breaker_that_opens_and_closes_changed_twice_whatever_its_probes() -> None:
     sink = TrafficSink(FrozenClock())
-    sink.consume([BreakerChanged("u", state, "") for state in ("open", "half_open", "open", "half_open", "closed")])
+    handle_facts(sink, [BreakerChanged("u", state, "") for state in ("open", "half_open", "open", "half_open", "closed")])
     assert sink.breaker_changes(3600.0) == {"u": 2}

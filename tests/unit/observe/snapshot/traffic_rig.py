@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from stayfast.core.events import RequestDone, StageDone
 from stayfast.core.types import Outcome, Stage, Usage
+from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.snapshot.parts import SeriesKey, TrafficPart
 from stayfast.observe.snapshot.traffic import ClosedSlot, TrafficSink
 from tests.unit.observe.fact_rig import FrozenClock, attempt, done
@@ -37,7 +38,7 @@ def closed(facts: Iterable[Any], at: float = 101.0, **options: Any) -> list[Clos
     clock = FrozenClock(at)
     sink = TrafficSink(clock, **options)
     for fact in facts:
-        sink.consume([fact])
+        handle_facts(sink, [fact])
     clock.now_s += 5.0
     return sink.closed_since(-1)
 

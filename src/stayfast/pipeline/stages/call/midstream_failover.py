@@ -22,7 +22,7 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
-from stayfast.core.events import Fact, Fanout, Rescued, Sink, TokenGaps
+from stayfast.core.events import Fanout, Rescued, Sink, TokenGaps
 from stayfast.core.types import AnswerSummary, Chunk, Outcome, Stage, Usage
 from stayfast.pipeline.attempts.attempt import RESCUE, Attempt, read_to_first_token
 from stayfast.pipeline.exchange import Exchange
@@ -443,12 +443,14 @@ class ThroughputMonitor:
         self._clock = clock
         self._flows = flows
 
-    def consume(self, facts: Sequence[Fact]) -> None:
+    @property
+    def handlers(self) -> Mapping[type[TokenGaps], Callable[[list[TokenGaps]], None]]:
+        return {TokenGaps: self._learn}
+
+    def _learn(self, facts: Sequence[TokenGaps]) -> None:
         flows = self._flows()
-        if not flows:
-            return
         for fact in facts:
-            if type(fact) is TokenGaps and (flow := flows.get(fact.upstream)) is not None:
+            if (flow := flows.get(fact.upstream)) is not None:
                 flow.check_unwatched(fact.gaps_s, self._clock.now())
 
     def __repr__(self) -> str:
