@@ -38,13 +38,13 @@ def read(totals: Totals) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 @given(VALUES, VALUES)
-def test_histogram_add_sorted_equals_add(values: list[float], more: list[float]) -> None:
-    """A sorted batch goes where its values would."""
+def test_histogram_add_all_equals_add(values: list[float], more: list[float]) -> None:
+    """A batch goes where its values would."""
     one, many = Histogram(BOUNDS), Histogram(BOUNDS)
     for value in (*values, *more):
         one.add(value)
-    many.add_sorted(sorted(values))
-    many.add_sorted(sorted(more))
+    many.add_all(values)
+    many.add_all(more)
     assert many.counts == one.counts
     assert many.sum_s == pytest.approx(one.sum_s)
 
@@ -53,7 +53,7 @@ def test_histogram_bound_is_inclusive() -> None:
     """le means at most, in both ways of adding."""
     one, many = Histogram(BOUNDS), Histogram(BOUNDS)
     one.add(0.2)
-    many.add_sorted([0.2, 0.2])
+    many.add_all([0.2, 0.2])
     assert (one.counts, many.counts) == ([0, 1, 0, 0], [0, 2, 0, 0])
 
 

@@ -171,7 +171,7 @@ class MetricsSink:
         self.totals.add(snapshot, is_of_now=False)
 
     def _count_gaps(self, fact: TokenGaps) -> None:
-        self._gap_s[fact.route, fact.upstream].add_sorted(sorted(fact.gaps_s))
+        self._gap_s[fact.route, fact.upstream].add_all(fact.gaps_s)
 
     def _count_reused(self, facts: Sequence[ConnectionReused]) -> None:
         for fact in facts:

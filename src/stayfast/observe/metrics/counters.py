@@ -38,21 +38,14 @@ class Histogram:
         self.sum_s += value_s
 
     def add_all(self, values_s: list[float]) -> None:
-        bounds_s, counts = self.bounds_s, self.counts
-        for value_s in values_s:
-            counts[bisect_left(bounds_s, value_s)] += 1
-        self.sum_s += sum(values_s)
-
-    def add_sorted(self, values_s: list[float]) -> None:
-        """Add many values in ascending order; faster than `add_all`."""
-        bounds_s, counts, n, n_before = self.bounds_s, self.counts, len(values_s), 0
-        for at in range(bisect_left(bounds_s, values_s[0]), len(bounds_s)):
-            n_up_to = bisect_right(values_s, bounds_s[at], n_before)
+        """Add values: in ascending order, so that those of one bucket are counted at once."""
+        values_s = sorted(values_s)
+        bounds_s, counts, n_before = self.bounds_s, self.counts, 0
+        while n_before < len(values_s):
+            at = bisect_left(bounds_s, values_s[n_before])
+            n_up_to = bisect_right(values_s, bounds_s[at], n_before) if at < len(bounds_s) else len(values_s)
             counts[at] += n_up_to - n_before
             n_before = n_up_to
-            if n_before == n:
-                break
-        counts[-1] += n - n_before
         self.sum_s += sum(values_s)
 
     def merge(self, bounds_s: tuple[float, ...], counts: list[int], sum_s: float) -> None:
