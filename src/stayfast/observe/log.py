@@ -370,7 +370,9 @@ def _least_status(config: LogConfig) -> float:
 
 
 def _request_line(fact: RequestDone) -> _RequestLine:
-    usage, trace = fact.usage, fact.trace
+    usage, trace, attempts = fact.usage, fact.trace, fact.attempts
+    stages_ms, allowed_ms = _stage_times(fact)
+    is_plain = len(attempts) == 1 and attempts[0].role == "first"  # most are: all costs are of its only attempt
     # _value_: before Python 3.12, `.value` is five times as slow
     return _RequestLine(
         ts=int(fact.wall_at * 1e3) / 1e3, event="request", request_id=fact.request_id, status=fact.status,
@@ -384,9 +386,9 @@ def _request_line(fact: RequestDone) -> _RequestLine:
         cut_by=fact.cut_by, error=fact.error, over_stage=fact.over_stage, degraded=fact.degraded, shed=fact.shed,
         cache=fact.cache, notes=list(fact.notes) if fact.notes else None, tenant=fact.tenant,
         trace_id=trace.trace_id if trace is not None else None,
-        stages_ms={done.stage._value_: _ms(done.ended_at - done.began_at) for done in fact.stages},
-        deadline_ms=_ms_or_none(fact.total_s), allowed_ms=_allowed_ms(fact), cost_usd_by=_cost_by_role(fact),
-        price=fact.price, tries=_tries(fact), mark=format_mark(fact.body_mark) or None)
+        stages_ms=stages_ms, deadline_ms=_ms_or_none(fact.total_s), allowed_ms=allowed_ms or None,
+        cost_usd_by=None if is_plain else fact.cost_by_role or None, price=fact.price, tries=_tries(fact),
+        mark=format_mark(fact.body_mark) or None)
 
 
 def _passed_line(fact: PassedThrough) -> _PassedLine:
@@ -398,21 +400,17 @@ def _passed_line(fact: PassedThrough) -> _PassedLine:
         upstream_request_id=fact.upstream_request_id, close_code=fact.close_code)
 
 
-def _allowed_ms(fact: RequestDone) -> dict[str, float] | None:
-    """The allowances of stages that could not use all the time until the deadline."""
-    if fact.total_s is None:
-        return None
-    deadline_at = fact.accepted_at + fact.total_s
-    return {done.stage._value_: _ms(done.allowance_s) for done in fact.stages
-            if done.began_at + done.allowance_s < deadline_at - _ROUNDING_S and done.began_at < deadline_at} or None
-
-
-def _cost_by_role(fact: RequestDone) -> dict[str, float] | None:
-    """The cost by role, unless the first attempt caused all of it."""
-    attempts = fact.attempts
-    if len(attempts) < 2 and not (attempts and attempts[0].role != "first"):
-        return None
-    return fact.cost_by_role or None
+def _stage_times(fact: RequestDone) -> tuple[dict[str, float], dict[str, float]]:
+    """Milliseconds by stage: those spent, and the allowance where it was less than the time until the deadline."""
+    deadline_at = fact.accepted_at + fact.total_s if fact.total_s is not None else -math.inf
+    spent_ms: dict[str, float] = {}
+    allowed_ms: dict[str, float] = {}
+    for done in fact.stages:
+        began_at = done.began_at
+        spent_ms[done.stage._value_] = int((done.ended_at - began_at) * 1e6 + 0.5) / 1e3  # _ms, for each of its stages
+        if began_at < deadline_at and began_at + done.allowance_s < deadline_at - _ROUNDING_S:
+            allowed_ms[done.stage._value_] = _ms(done.allowance_s)
+    return spent_ms, allowed_ms
 
 
 def _tries(fact: RequestDone) -> list[_Try] | None:
