@@ -17,7 +17,7 @@ When wrong: N gateways have N floors.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import sqrt
 from typing import NamedTuple
@@ -45,6 +45,12 @@ class _Slot:
     missed: float = 0.0
 
 
+def _add_slots(slots: Collection[_Slot]) -> _Slot:
+    return _Slot(0.0, sum(slot.n_requests for slot in slots), sum(slot.paid_in for slot in slots),
+                 sum(slot.hedged for slot in slots), sum(slot.retried for slot in slots),
+                 sum(slot.missed for slot in slots))
+
+
 Counted = tuple[float, float, float, float]  # requests; weights deposited, hedged and retried
 
 
@@ -59,18 +65,21 @@ class Deposits(NamedTuple):
 class RetryBudget:
     """The budget of one route. Instants must not go back; used on one event loop, nothing here awaits."""
 
-    __slots__ = ("_hedge_share", "_open", "_past", "_pool_share", "_slots", "_whole")
+    __slots__ = ("_closed", "_hedge_share", "_open", "_past", "_pool_share", "_slots")
 
     def __init__(self, retry_share: float, hedge_share: float) -> None:
         self._hedge_share = hedge_share
         self._pool_share = retry_share + max(0.0, hedge_share - retry_share / 2)
         self._open = _Slot(float("-inf"))
-        self._slots: deque[_Slot] = deque()
-        self._whole = _Slot(0.0)
+        self._slots: deque[_Slot] = deque()  # of the last minute, the open one included
+        self._closed = _Slot(0.0)  # their sum without the open one
         self._past = (0.0, 0.0, 0.0, 0.0)  # this process's own counts before the open slot
 
     def deposit(self, weight: float, now: float) -> None:
-        self._add(now, n_requests=1, paid_in=weight)
+        self.expire(now)
+        slot = self._open
+        slot.n_requests += 1
+        slot.paid_in += weight
 
     def may_retry(self, weight: float, now: float) -> bool:
         self.expire(now)
@@ -83,19 +92,23 @@ class RetryBudget:
         return min(room, self._pool_room()) >= weight * (1 + n_more)
 
     def withdraw_retry(self, weight: float, now: float) -> None:
-        self._add(now, retried=weight)
+        self.expire(now)
+        self._open.retried += weight
 
     def withdraw_hedge(self, weight: float, now: float) -> None:
-        self._add(now, hedged=weight)
+        self.expire(now)
+        self._open.hedged += weight
 
     def record_blocked_hedge(self, weight: float, now: float) -> None:
         """Count a hedge that was due but had no room."""
-        self._add(now, missed=weight)
+        self.expire(now)
+        self._open.missed += weight
 
     def hedge_demand(self, now: float) -> float:
         """The hedges of the last minute, sent or without room, as a share of the deposits."""
         self.expire(now)
-        return self._share_of_deposits(self._whole.hedged + self._whole.missed)
+        whole = self._whole
+        return self._share_of_deposits(whole.hedged + whole.missed)
 
     def hedged_share(self, now: float) -> float:
         """The hedges of the last minute as a share of the deposits."""
@@ -118,8 +131,12 @@ class RetryBudget:
 
     def add_counts(self, more: Counted, now: float) -> None:
         """Add another process's counts since the last call."""
-        self._add(now, n_requests=int(more[0]), paid_in=more[1], hedged=more[2], retried=more[3])
-        past = self._past
+        self.expire(now)
+        slot, past = self._open, self._past
+        slot.n_requests += int(more[0])
+        slot.paid_in += more[1]
+        slot.hedged += more[2]
+        slot.retried += more[3]
         self._past = (past[0] - more[0], past[1] - more[1], past[2] - more[2], past[3] - more[3])
 
     @property
@@ -130,20 +147,17 @@ class RetryBudget:
 
     @property
     def withdrawn(self) -> float:
-        return self._whole.hedged + self._whole.retried
+        whole = self._whole
+        return whole.hedged + whole.retried
 
-    def _add(self, now: float, *, n_requests: int = 0, paid_in: float = 0.0, hedged: float = 0.0, retried: float = 0.0,
-             missed: float = 0.0) -> None:
-        self.expire(now)
-        for slot in (self._open, self._whole):
-            slot.n_requests += n_requests
-            slot.paid_in += paid_in
-            slot.hedged += hedged
-            slot.retried += retried
-            slot.missed += missed
+    @property
+    def _whole(self) -> _Slot:
+        """The last minute. Added up when it is read, as most requests only deposit."""
+        return _add_slots((self._closed, self._open))
 
     def _share_of_deposits(self, weight: float) -> float:
-        return weight / self._whole.paid_in if self._whole.paid_in else 0.0
+        paid_in = self._whole.paid_in
+        return weight / paid_in if paid_in else 0.0
 
     def _pool_room(self) -> float:
         return self._allowance(self._pool_share) - self.withdrawn
@@ -162,14 +176,12 @@ class RetryBudget:
     def _open_slot(self, now: float) -> None:
         """Open the slot of `now`, and drop the slots older than a minute."""
         self._past = self._past_with(self._open)
-        self._open = _Slot((now // SLOT_S + 1) * SLOT_S)
         slots = self._slots
-        slots.append(self._open)
-        while slots[0].ends_at + WINDOW_S <= now:
+        while slots and slots[0].ends_at + WINDOW_S <= now:
             slots.popleft()
-        self._whole = _Slot(0.0, sum(slot.n_requests for slot in slots), sum(slot.paid_in for slot in slots),
-                            sum(slot.hedged for slot in slots), sum(slot.retried for slot in slots),
-                            sum(slot.missed for slot in slots))
+        self._closed = _add_slots(slots)
+        self._open = _Slot((now // SLOT_S + 1) * SLOT_S)
+        slots.append(self._open)
 
     def _past_with(self, slot: _Slot) -> Counted:
         past = self._past
