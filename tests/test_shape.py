@@ -29,7 +29,7 @@ WIDE: dict[str, int] = {
     "pipeline/attempts/attempt.py: Attempt": 18,
     "pipeline/stages/call/hedged_call.py: HedgedCall": 22,
     "pipeline/stages/call/midstream_failover.py: StreamGuard": 26,
-    "policy/resilience/breaker.py: Breaker": 20,
+    "policy/resilience/breaker.py: Breaker": 19,
     "turns/served.py: RunningTurn": 18,
     "turns/step_run.py: BudgetState": 17,
     "turns/step_run.py: StepRun": 18,

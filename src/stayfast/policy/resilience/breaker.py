@@ -91,7 +91,7 @@ class Breaker:
     `start_call` returns a mark for the call. The caller passes it back with the result, or to `discard_call` without one.
     """
 
-    __slots__ = ("_calls", "_closed_at", "_config", "_evidence", "_is_local", "_judged_at", "_n_failed", "_n_good_probes",
+    __slots__ = ("_calls", "_closed_at", "_config", "_evidence", "_is_local", "_judged_at", "_n_good_probes",
                  "_n_probing", "_n_quick", "_n_slow", "_open_until", "_rng", "_slow", "_usual_slow", "mark",
                  "n_failed_in_row", "probes", "state", "why")
 
@@ -101,8 +101,7 @@ class Breaker:
         self.state = BreakerState.CLOSED
         self.why = "no failures yet"  # the reason of the last change
         self.n_failed_in_row = 0
-        self._calls: deque[tuple[float, bool]] = deque()  # instant and whether it failed, of each call
-        self._n_failed = 0
+        self._calls: deque[tuple[float, bool]] = deque(maxlen=config.n_calls)  # instant, and whether it failed
         self._slow: deque[tuple[float, int]] = deque()  # instant and number of calls then classified as slow
         self._evidence = 0.0  # for too many slow calls; logarithm of the odds
         self._n_slow = self._n_quick = 0  # since the evidence was 0
@@ -126,6 +125,7 @@ class Breaker:
     def configure(self, config: BreakerConfig) -> None:
         """Use other thresholds from the next call on (policy/fleet/breaker_hints.py)."""
         self._config = config
+        self._calls = deque(self._calls, config.n_calls)
 
     def begin_slow_start(self, now: float) -> None:
         """Give a new upstream a growing share of its requests, as after closing."""
@@ -165,7 +165,7 @@ class Breaker:
         if mark != self.mark:
             return
         if self.state is _CLOSED:
-            self._add_call(now, is_failed=False)
+            self._calls.append((now, False))
         else:
             self._set_probing(self._n_probing - 1)
             self._record_probe(now, is_good=not is_slow, why="a probe was slow")
@@ -181,7 +181,7 @@ class Breaker:
         if mark != self.mark:
             return
         if self.state is _CLOSED:
-            self._add_call(now, is_failed=True)
+            self._calls.append((now, True))
             self._check_failures(now)
         else:
             self._set_probing(self._n_probing - 1)
@@ -221,8 +221,7 @@ class Breaker:
         else:
             self.n_failed_in_row += evidence.n_failed
         for n, is_failed in ((n_others, False), (evidence.n_failed, True)):
-            for _ in range(n):
-                self._add_call(now, is_failed=is_failed)
+            self._calls.extend([(now, is_failed)] * n)
         if evidence.n_failed:
             self._check_failures(now)
         self._check_slowness(evidence.n_slow, evidence.n_good, now)
@@ -264,19 +263,12 @@ class Breaker:
         """Seconds until it may be probed; 0 if it is not open."""
         return max(0.0, self._open_until - now) if self.state is BreakerState.OPEN else 0.0
 
-    def _add_call(self, now: float, *, is_failed: bool) -> None:
-        calls, oldest_at = self._calls, now - self._config.window_s
-        calls.append((now, is_failed))
-        self._n_failed += is_failed
-        while len(calls) > self._config.n_calls or calls[0][0] < oldest_at:
-            _, was_failed = calls.popleft()
-            self._n_failed -= was_failed
-
     def _check_failures(self, now: float) -> None:
         config = self._config
         if not config.enabled:
             return
-        n, n_failed = len(self._calls), self._n_failed
+        recent = [is_failed for at, is_failed in self._calls if at >= now - config.window_s]
+        n, n_failed = len(recent), sum(recent)
         if self.n_failed_in_row >= config.consecutive_failures:
             self._open(now, f"{self.n_failed_in_row} failures in a row")
         elif n >= config.min_calls and n_failed >= config.failure_ratio * n:
@@ -331,7 +323,7 @@ class Breaker:
         self._calls.clear()
         self._slow.clear()
         self._evidence = 0.0
-        self._n_failed = self._n_slow = self._n_quick = self._n_good_probes = 0
+        self._n_slow = self._n_quick = self._n_good_probes = 0
         self._set_probing(0)
 
     def __repr__(self) -> str:
