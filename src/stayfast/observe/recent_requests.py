@@ -41,13 +41,11 @@ class Ring:
         self._facts: deque[bytes] = deque()
         self._n_bytes = 0
 
-    def add(self, fact: bytes) -> None:
-        """Append a fact and drop the oldest beyond the bounds."""
+    def add_all(self, more: list[bytes]) -> None:
+        """Append facts and drop the oldest beyond the bounds."""
         facts, config = self._facts, self._config
-        if len(fact) > _MAX_FACT_BYTES:
-            return  # one huge fact must not displace all others
-        facts.append(fact)
-        self._n_bytes += len(fact)
+        facts.extend(more)
+        self._n_bytes += sum(map(len, more))
         while len(facts) > config.size or (self._n_bytes > config.max_bytes and facts):
             self._n_bytes -= len(facts.popleft())
 
@@ -73,11 +71,15 @@ class RecentRequests:
         return {RequestDone: self._store}
 
     def _store(self, facts: Sequence[RequestDone]) -> None:
+        every, notable, encode = list[bytes](), list[bytes](), self._encoder.encode
         for fact in facts:
-            packed = self._encoder.encode(fact)
-            self._all.add(packed)
-            if self.is_notable(fact):
-                self._notable.add(packed)
+            packed = encode(fact)
+            if len(packed) <= _MAX_FACT_BYTES:  # one huge fact must not displace all others
+                every.append(packed)
+                if self.is_notable(fact):
+                    notable.append(packed)
+        self._all.add_all(every)
+        self._notable.add_all(notable)
 
     def is_notable(self, fact: RequestDone) -> bool:
         return (fact.status >= 400 or len(fact.attempts) > 1 or fact.over_stage is not None or fact.degraded is not None
