@@ -358,37 +358,38 @@ class TrafficSink:
 
 def _count_details(part: TrafficPart, fact: RequestDone, weight: int) -> None:
     """Count what is sampled. weight: how many requests this one stands for."""
-    if fact.ttft_s is not None:
-        _count_first_token(part, fact, fact.ttft_s, weight)
-    if fact.tpot_s is not None:
-        _add(part.tpot_s, bucket_of(fact.tpot_s), weight)
-    if fact.gap_max_s is not None:
-        _add(part.gap_most_s, bucket_of(fact.gap_max_s), weight)
-    if fact.queue_s is not None:
-        _add(part.queue_s, bucket_of(fact.queue_s), weight)
+    _add_time(part.tpot_s, fact.tpot_s, weight)
+    _add_time(part.gap_most_s, fact.gap_max_s, weight)
+    _add_time(part.queue_s, fact.queue_s, weight)
     for attempt in fact.attempts:
-        if attempt.ttft_s is not None:
-            _add(part.attempt_s, bucket_of(attempt.ttft_s), weight)
+        _add_time(part.attempt_s, attempt.ttft_s, weight)
+    sums = _count_first_token(part, fact, fact.ttft_s, weight) if fact.ttft_s is not None else [0.0] * (1 + len(STAGES))
     for done in fact.stages:
         counts = part.stages_s.get(done.stage)
         if counts is None:
             counts = part.stages_s[done.stage.value] = {}
-        _add(counts, bucket_of(done.ended_at - done.began_at), weight)
+        spent_s = done.ended_at - done.began_at
+        _add_time(counts, spent_s, weight)
+        sums[_STAGE_INDEX[done.stage]] += weight * spent_s
 
 
-def _count_first_token(part: TrafficPart, fact: RequestDone, ttft_s: float, weight: int) -> None:
+def _count_first_token(part: TrafficPart, fact: RequestDone, ttft_s: float, weight: int) -> list[float]:
+    """Returns the sums of such requests by stage."""
     if fact.stream or fact.status < 400:
-        _add(part.usable_s, bucket_of(ttft_s if fact.stream else fact.ended_at - fact.accepted_at), weight)
-    own_s = fact.own_s
-    if own_s is not None:
-        _add(part.own_s, bucket_of(own_s), weight)
+        _add_time(part.usable_s, ttft_s if fact.stream else fact.ended_at - fact.accepted_at, weight)
+    _add_time(part.own_s, fact.own_s, weight)
     quarter = bucket_of(ttft_s) // BUCKETS_PER_QUARTER
     sums = part.by_ttft.get(quarter)
     if sums is None:
         sums = part.by_ttft[quarter] = [0.0] * (1 + len(STAGES))
     sums[0] += weight
-    for done in fact.stages:
-        sums[_STAGE_INDEX[done.stage]] += weight * (done.ended_at - done.began_at)
+    return sums
+
+
+def _add_time(counts: Counts, seconds: float | None, n: int) -> None:
+    if seconds is not None:
+        bucket = int(log2(seconds) * _SCALE + _ZERO) if seconds > _LEAST else 0
+        counts[bucket] = counts.get(bucket, 0) + n
 
 
 def _add(counts: dict[Any, Any], key: int | str, n: float) -> None:
