@@ -403,12 +403,13 @@ def _passed_line(fact: PassedThrough) -> _PassedLine:
 def _stage_times(fact: RequestDone) -> tuple[dict[str, float], dict[str, float]]:
     """Milliseconds by stage: those spent, and the allowance where it was less than the time until the deadline."""
     deadline_at = fact.accepted_at + fact.total_s if fact.total_s is not None else -math.inf
+    least_at = deadline_at - _ROUNDING_S
     spent_ms: dict[str, float] = {}
     allowed_ms: dict[str, float] = {}
     for done in fact.stages:
         began_at = done.began_at
         spent_ms[done.stage._value_] = int((done.ended_at - began_at) * 1e6 + 0.5) / 1e3  # _ms, for each of its stages
-        if began_at < deadline_at and began_at + done.allowance_s < deadline_at - _ROUNDING_S:
+        if began_at + done.allowance_s < least_at and began_at < deadline_at:
             allowed_ms[done.stage._value_] = _ms(done.allowance_s)
     return spent_ms, allowed_ms
 
