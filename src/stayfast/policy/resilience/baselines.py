@@ -26,6 +26,7 @@ When wrong: a slow drift is learned as normal; a whole answer takes as long as i
 comes as late as a slow answer; clients that leave because of slowness remove slow calls.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from enum import Enum
 from math import exp, inf, log
@@ -119,6 +120,7 @@ class CallVerdict(Enum):
 
 
 WAITING, ANSWERED, LOST, FAILED, REFUSED, NOTHING, JUDGED = CallVerdict
+_NO_SAMPLE = (FAILED, REFUSED, NOTHING)
 
 
 class CallRecord:
@@ -185,43 +187,41 @@ class CallTally(NamedTuple):
 
 def count_slow(calls: Sequence[CallRecord], mark: int) -> tuple[int, int]:
     """The numbers of slow and of quick calls with this mark. A call that is slow because of our own load is neither."""
-    n_slow = n_quick = 0
-    for call in calls:
-        became = call.verdict
-        if became is NOTHING or became is FAILED or became is REFUSED or call.slow_at == inf or call.mark != mark:
-            continue
-        if became is not LOST and not call.is_slow:
-            n_quick += 1
-        elif not call.is_queued:
-            n_slow += 1
-    return n_slow, n_quick
+    return _count_slow(_select_known(calls), mark)
 
 
 def classify(calls: Sequence[CallRecord], baselines: LatencyBaselines | None, mark: int, *,
              wants_seconds: bool = False) -> CallTally:
     """Classify calls, and learn from those with a baseline."""
-    n_slow, n_quick = count_slow(calls, mark)
-    n = n_dropped = 0
-    answered: list[CallRecord] = []  # or still without an answer
-    known: list[CallRecord] = []  # with a baseline
-    for call in calls:
-        became, call.verdict = call.verdict, JUDGED
-        if became is NOTHING:
-            continue
-        n += 1
-        if became is FAILED or became is REFUSED:
-            n_dropped += 1
-            continue
-        answered.append(call)
-        if call.slow_at < inf:
-            known.append(call)
+    known, verdicts = _select_known(calls), [call.verdict for call in calls]
+    n_slow, n_quick = _count_slow(known, mark)
     if wants_seconds:
-        samples = [(inf if call.took_s is None else call.took_s, call.n_concurrent) for call in answered]
+        samples = [(inf if call.took_s is None else call.took_s, call.n_concurrent) for call in calls
+                   if call.verdict not in _NO_SAMPLE]
     else:
         samples = [(inf if call.took_s is None else _ratio(call, call.took_s), call.n_concurrent) for call in known]
-    if baselines is not None:
+    for call in calls:
+        call.verdict = JUDGED
+    if known and baselines is not None:
         _learn(known, baselines)
-    return CallTally(n, n_dropped, max([call.n_concurrent for call in calls], default=0), samples, n_slow, n_quick)
+    return CallTally(len(calls) - verdicts.count(NOTHING), verdicts.count(FAILED) + verdicts.count(REFUSED),
+                     max([call.n_concurrent for call in calls], default=0), samples, n_slow, n_quick)
+
+
+def _select_known(calls: Sequence[CallRecord]) -> list[CallRecord]:
+    """The calls with a baseline that were answered, or are still without an answer."""
+    return [call for call in calls if call.slow_at < inf and call.verdict not in _NO_SAMPLE]
+
+
+def _count_slow(known: Sequence[CallRecord], mark: int) -> tuple[int, int]:
+    n_slow = n_quick = 0
+    for call in known:
+        if call.mark == mark:
+            if call.verdict is not LOST and not call.is_slow:
+                n_quick += 1
+            elif not call.is_queued:
+                n_slow += 1
+    return n_slow, n_quick
 
 
 def _ratio(call: CallRecord, took_s: float) -> float:
@@ -232,17 +232,15 @@ def _ratio(call: CallRecord, took_s: float) -> float:
 
 
 def _learn(calls: Sequence[CallRecord], usual: LatencyBaselines) -> None:
-    norm, n, log_s = None, 0, 0.0
+    """Each class learns a batch at once."""
+    by_class: defaultdict[Baseline, list[float]] = defaultdict(list)
+    of_all = by_class[usual.all]
     for call in calls:
-        if call.baseline is not norm:
-            if norm is not None:
-                usual.learn(norm, log_s, n)
-            norm, n, log_s = call.baseline, 0, 0.0
-        took_s, slow_s = call.took_s, call.slow_at - call.began_at
-        log_one = log_of(slow_s if took_s is None or took_s > slow_s else took_s)
-        n += 1
-        log_s += log_one
-        if call.actual_baseline is not None and call.actual_baseline is not norm:
-            call.actual_baseline.learn(log_one)
-    if norm is not None:
-        usual.learn(norm, log_s, n)
+        took_s, slow_s, actual = call.took_s, call.slow_at - call.began_at, call.actual_baseline
+        log_s = log_of(slow_s if took_s is None or took_s > slow_s else took_s)
+        of_all.append(log_s)
+        by_class[call.baseline].append(log_s)
+        if actual is not None and actual is not call.baseline:
+            by_class[actual].append(log_s)
+    for one, logs_s in by_class.items():
+        one.learn(sum(logs_s), len(logs_s))
