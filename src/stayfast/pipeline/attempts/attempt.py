@@ -5,7 +5,7 @@ Until the client has a part of the answer, an attempt can be exchanged for anoth
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -14,7 +14,7 @@ from stayfast.core.constants import BYTES_A_TOKEN, MAX_NAME
 from stayfast.core.errors import Fault, UpstreamFailed
 from stayfast.core.events import UNPRICED, AttemptDone, Sink
 from stayfast.core.steps import TurnSnapshot
-from stayfast.core.types import JOB, Api, Chunk, Outcome, Usage
+from stayfast.core.types import JOB, AnswerSummary, Api, Chunk, Outcome, Usage
 from stayfast.pipeline.routing.selector import RoutingFeedback
 from stayfast.pipeline.timing.timeouts import RequestTimeouts
 from stayfast.pipeline.timing.token_timings import TokenTimings
@@ -33,6 +33,7 @@ FIRST, HEDGE, RETRY, FALLBACK, RESCUE = "first", "hedge", "retry", "fallback", "
 COUNTS = "(counts)"  # the model of requests for token counts in baselines: they take no time of the model
 ESCALATION = "escalation"  # the answer of a smaller tier was not enough
 MAX_WORD = 64  # characters of an upstream's word in events
+_NO_ANSWER: Final = AnswerSummary()  # of an attempt whose stream was never opened; nothing changes it
 
 
 def is_sdk_retry(headers: Sequence[tuple[str, str]]) -> bool:
@@ -156,50 +157,56 @@ class Attempt:
         if self.done is not None:
             return
         self._learn()
-        stream, upstream, call = self.stream, self.member.upstream, self.call
+        stream, upstream, call, cadence = self.stream, self.member.upstream, self.call, self.timings
         if stream is not None:
             stream.close()
-        now = self._clock.now()
+        now, is_success = self._clock.now(), outcome is SUCCESS
+        if is_success:
+            self._record_gap(now)
+            self._place.release(outcome, now)
+        else:
+            self._release_unfinished(outcome, fault, now, is_failure=is_failure, is_lost=is_lost,
+                                     is_quota=upstream_status == TOO_MANY, retry_after_s=retry_after_s)
+        cadence.end(now, is_whole=is_success)
+        summary = stream.summary if stream is not None else _NO_ANSWER
+        usage = taken or summary.usage
+        if self._guess is not None or self._aim is not None:
+            self._learn_prefill(usage, is_success=is_success and taken is None)
+        if call.marker is not None:
+            call.marker.on_end(usage)
+        is_estimated = taken is not None or (not is_success and self._is_billed(fault))
+        if taken is None:
+            usage = self._usage(usage, outcome, is_estimated=is_estimated)
+        turn = summary.turn() if summary.turn is not None else None
+        cost_usd, price = self._charge(usage, turn)
+        began_at, first_at = self.began_at, cadence.first_at
+        self.done = AttemptDone(
+            self._route, upstream.name, began_at, now, outcome, first_at - began_at if first_at is not None else None, fault,
+            self._n_attempt, call.request_id, call.request.api, upstream.kind, call.model[:MAX_NAME], upstream_status, usage,
+            summary.finish_reason and summary.finish_reason[:MAX_WORD], cost_usd, tuple(cadence.stalls),
+            call.trace.span_id if call.trace is not None else None, self.is_hedge, is_lost,
+            turn.steps if turn is not None else (), detail, self.role, call.request.stream,
+            summary.response_id and summary.response_id[:MAX_NAME], summary.model and summary.model[:MAX_NAME],
+            is_estimated and turn is None, self._place.n_running, summary.n_content,
+            cadence.last_at - began_at if first_at is not None else None, price)
+        self._sink.emit(self.done)
+
+    def _release_unfinished(self, outcome: Outcome, fault: str | None, now: float, *, is_failure: bool, is_lost: bool,
+                            is_quota: bool, retry_after_s: float | None) -> None:
+        """Release the place without a whole answer, and teach what that says about the upstream."""
         if is_lost:
             self._place.record_slower_than_hedge(now)
         is_load = outcome is DROPPED and fault == Fault.TIMEOUT and self._place.is_own_load(now)
-        teaches = is_failure or is_load or upstream_status == TOO_MANY
+        teaches = is_failure or is_load or is_quota
         is_failure = is_failure and not is_load
         if self._aim is not None and (is_lost or (outcome is DROPPED and is_failure)):
-            self._aim.note_end(upstream.name, now - self.began_at, now, is_lost=is_lost, is_whole=not self.is_incremental)
-        self._record_gap(outcome, now)
+            self._aim.note_end(self.name, now - self.began_at, now, is_lost=is_lost, is_whole=not self.is_incremental)
         self._place.release(outcome if teaches else IGNORED, now, is_endpoint=is_failure, retry_after_s=retry_after_s)
-        cadence = self.timings
-        cadence.end(now, is_whole=outcome is SUCCESS)
-        if self._first_tokens is not None and cadence.first_at is None:
+        if self._first_tokens is not None and self.timings.first_at is None:
             if (outcome is IGNORED and fault is None) or fault == Fault.TIMEOUT:
                 self._first_tokens.record_cancelled(self, now)
             else:
                 self._first_tokens.drop_attempt(self)
-        summary = stream.summary if stream is not None else None
-        usage = taken or (summary.usage if summary is not None else None)
-        self._learn_prefill(usage, is_success=outcome is SUCCESS and taken is None)
-        if call.marker is not None:
-            call.marker.on_end(usage)
-        is_estimated = taken is not None or (outcome is not SUCCESS and self._is_billed(fault))
-        if taken is None:
-            usage = self._usage(usage, outcome, is_estimated=is_estimated)
-        turn = summary.turn() if summary is not None and summary.turn is not None else None
-        cost_usd, price = self._charge(usage, turn)
-        self.done = AttemptDone(
-            self._route, upstream.name, self.began_at, now, outcome,
-            cadence.first_at - self.began_at if cadence.first_at is not None else None, fault, self._n_attempt,
-            call.request_id, call.request.api, upstream.kind, call.model[:MAX_NAME], upstream_status, usage,
-            summary.finish_reason[:MAX_WORD] if summary is not None and summary.finish_reason is not None else None,
-            cost_usd,
-            tuple(cadence.stalls), call.trace.span_id if call.trace is not None else None,
-            self.is_hedge, is_lost, turn.steps if turn is not None else (), detail, self.role,
-            call.request.stream,
-            summary.response_id[:MAX_NAME] if summary is not None and summary.response_id is not None else None,
-            summary.model[:MAX_NAME] if summary is not None and summary.model is not None else None,
-            is_estimated and turn is None, self._place.n_running, summary.n_content if summary is not None else 0,
-            cadence.last_at - self.began_at if cadence.first_at is not None else None, price)
-        self._sink.emit(self.done)
 
     def _learn_prefill(self, usage: Usage | None, *, is_success: bool) -> None:
         """It ended: release its prompt tokens, and learn from what its upstream had to compute."""
@@ -226,9 +233,10 @@ class Attempt:
             return self._price.cost_usd(usage), self._price.source
         return None, UNPRICED if usage.input_total or usage.output else ""
 
-    def _record_gap(self, outcome: Outcome, now: float) -> None:
+    def _record_gap(self, now: float) -> None:
+        """The mean time between two tokens of a whole stream."""
         first_at, last_at = self.timings.first_at, self.timings.last_at
-        if outcome is SUCCESS and first_at is not None and last_at > first_at:
+        if first_at is not None and last_at > first_at:
             self._place.record_gap((last_at - first_at) / max(1, self.n_content - 1), now)
 
     def _is_billed(self, fault: str | None) -> bool:

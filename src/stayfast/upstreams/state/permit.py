@@ -59,11 +59,11 @@ class Permit(RunningCall):
         if self.took_s is not None:
             return
         self.took_s = now - self.began_at
-        self._leave_backlog()
+        if self._work:
+            self._leave_backlog()
         del self._upstream.pending[self]
         self.actual_baseline = baseline
-        places = self._upstream.whole_limiter.job_places
-        if places is not None and self._sample is not None:
+        if self._sample is not None and (places := self._upstream.whole_limiter.job_places) is not None:
             places.record_first_token(self._sample, self.took_s, now)
         if self.verdict is WAITING:
             self.verdict = ANSWERED
@@ -71,8 +71,7 @@ class Permit(RunningCall):
 
     def record_gap(self, gap_s: float, now: float) -> None:
         """The mean time between two tokens, at the end of a whole stream."""
-        places = self._upstream.whole_limiter.job_places
-        if places is not None and self._sample is not None:
+        if self._sample is not None and (places := self._upstream.whole_limiter.job_places) is not None:
             places.record_gap(self._sample, gap_s, now)
 
     def record_slower_than_hedge(self, now: float) -> None:
@@ -98,7 +97,7 @@ class Permit(RunningCall):
         self._upstream.record_refusal(self.health, now, why, is_key=is_key, n_enough=n_enough)
 
     def _leave_backlog(self) -> None:
-        if self._work and self._upstream.backlog is not None:
+        if self._upstream.backlog is not None:
             self._upstream.backlog.end_prefill(self._work)
         self._work = 0.0
 
@@ -111,7 +110,8 @@ class Permit(RunningCall):
         self._is_released = True
         upstream = self._upstream
         upstream.pending.pop(self, None)
-        self._leave_backlog()
+        if self._work:
+            self._leave_backlog()
         if self.took_s is None and self.slow_at == inf:
             self.baseline.n_unknown -= 1
         if outcome is _DROPPED:
@@ -124,8 +124,7 @@ class Permit(RunningCall):
         elif outcome is _SUCCESS:
             upstream.concurrency.record_duration(now - self.began_at)
         upstream.n_in_flight -= 1
-        places = upstream.whole_limiter.job_places
-        if places is not None and self._sample is not None:
+        if self._sample is not None and (places := upstream.whole_limiter.job_places) is not None:
             places.end_call(self._sample)
         self.limiter.release(now - self.began_at, has_answered=self.took_s is not None)
 

@@ -359,7 +359,8 @@ class UpstreamState:
                 norm.learn(log_s)
         self.is_proven = True
         self._n_refused = 0
-        call.health.record_acceptance()
+        if call.health.n_refused:
+            call.health.record_acceptance()
         self.fastest_ttft.learn(ttft_s)
         if self.replica is not None:
             self.replica.note_token(ttft_s, now)
