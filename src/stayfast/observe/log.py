@@ -258,10 +258,10 @@ class LogSink:
         handle_facts(self, (fact,))
 
     def _log_requests(self, facts: Sequence[RequestDone]) -> None:
-        least_status = self._least_status
+        least_status, write, encode = self._least_status, self._writer.write, self._encoder.encode
         for fact in facts:
             if fact.status >= least_status:
-                self._line(_request_line(fact))
+                write(encode(_request_line(fact)) + b"\n")
 
     def _log_passed(self, fact: PassedThrough) -> None:
         if fact.status >= self._least_status:

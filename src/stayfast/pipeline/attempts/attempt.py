@@ -119,19 +119,22 @@ class Attempt:
             call.marker.on_first_token()
         if self._aim is not None and stream is not None:
             self._aim.note_first_token(self.name, now - self.began_at, stream.summary, is_whole=not self.is_incremental)
-        self._news = (now, stream.summary.usage if stream is not None else None)
         if call.request.cap is not None and stream is not None:
             stream.summary.cap = call.request.cap
+        usage = stream.summary.usage if stream is not None else None
         if call.request.stream:
-            asyncio.get_running_loop().call_soon(self._learn)
+            self._news = (now, usage)
+            asyncio.get_running_loop().call_soon(self._learn_news)
         else:
-            self._learn()
+            self._learn(now, usage)
 
-    def _learn(self) -> None:
-        """Learn from the first content: in the loop's next turn or at this attempt's end, whichever is first."""
-        if self._news is None:
-            return
-        (at, usage), self._news = self._news, None
+    def _learn_news(self) -> None:
+        """Learn from a stream's first content: in the loop's next turn or at this attempt's end, whichever is first."""
+        news, self._news = self._news, None
+        if news is not None:
+            self._learn(*news)
+
+    def _learn(self, at: float, usage: Usage | None) -> None:
         if self._first_tokens is not None:
             self._first_tokens.record_first_token(self, at)
         if self._guess is not None:
@@ -156,7 +159,8 @@ class Attempt:
         """
         if self.done is not None:
             return
-        self._learn()
+        if self._news is not None:
+            self._learn_news()
         stream, upstream, call, cadence = self.stream, self.member.upstream, self.call, self.timings
         if stream is not None:
             stream.close()
