@@ -65,70 +65,90 @@ class ReleaseStack:
 
 class Ledger:
     """Where the time of one request went, stage by stage. Entering a stage ends the one before, so the stages always add up
-    to the whole. One task owns it.
+    to the whole. On the way only instants are noted; `finish` makes stages of them. One task owns it.
     """
 
-    __slots__ = ("_allowance_s", "_began_at", "_budget", "_carried_s", "_clock", "_deadline_at", "_done", "ends_at",
-                 "entered_at", "is_shared_out", "over_stage", "stage")
+    __slots__ = ("_accepted_at", "_budget", "_carried_s", "_clock", "_deadline_at", "_done", "_ends", "_instants", "_stages",
+                 "_timeouts", "ends_at", "is_shared_out", "over_stage", "stage")
 
-    def __init__(self, clock: Clock, accepted_at: float, deadline_at: float, budget: StageBudget) -> None:
+    def __init__(self, clock: Clock, accepted_at: float, deadline_at: float, budget: StageBudget,
+                 timeouts: RequestTimeouts) -> None:
         self._clock = clock
+        self._accepted_at = accepted_at  # the first stage includes the time between accept and its own start
         self._deadline_at = deadline_at
         self._budget = budget
+        self._timeouts = timeouts
+        self._stages: list[Stage] = []
+        self._instants: list[float] = []  # when each of them began
+        self._ends: list[float] = []  # when each of them must end; empty: at the deadline
         self._carried_s = 0.0
-        self._done: list[StageDone] = []
-        self._began_at = accepted_at  # the first stage includes the time between accept and its own start
-        self._allowance_s = 0.0
+        self._done: tuple[StageDone, ...] = ()  # after the end
         self.is_shared_out = bool(budget.parts_s or budget.reserve_s)
         self.ends_at = deadline_at  # when the running stage must end
-        self.entered_at: float | None = None  # start of the first stage
-        self.over_stage: Stage | None = None  # the first stage that used up its allowance
+        self.over_stage: Stage | None = None  # after the end: the first stage that used up its allowance
         self.stage: Stage | None = None
 
-    def enter(self, stage: Stage) -> float:
-        """End the running stage and begin `stage`, with its allowance of the budget. Returns the instant."""
-        now, ended, began_at, ends_at = self._clock.now(), self.stage, self._began_at, self.ends_at
-        if ended is not None:
-            self._done.append(StageDone(ended, began_at, now, self._allowance_s))
-            if now >= ends_at and self.over_stage is None:
-                self.over_stage = ended
-            if self.is_shared_out:
-                self._carried_s = self._budget.carried_s(ended, now - began_at, self._carried_s)
-            self._began_at = began_at = now
-        else:
-            self.entered_at = now
-        self.stage = stage
+    @property
+    def entered_at(self) -> float | None:
+        """The start of the first stage; None: there is none yet."""
+        return self._instants[0] if self._instants else None
+
+    def enter(self, stage: Stage) -> None:
+        """End the running stage and begin `stage`. Until the one after it, every wait of the request ends with its time."""
+        now = self._clock.now()
         if self.is_shared_out:
-            self.ends_at = ends_at = self._budget.ends_at(stage, began_at, self._deadline_at, self._carried_s)
-        self._allowance_s = ends_at - began_at if ends_at > began_at else 0.0
-        return now
+            self._share_out(stage, now)
+        self.stage = stage
+        self._stages.append(stage)
+        self._instants.append(now)
+
+    def _share_out(self, stage: Stage, now: float) -> None:
+        """The allowance of a stage that begins now, with what the stages before left of theirs."""
+        began_at = self._accepted_at
+        if self.stage is not None:
+            began_last_at = self._instants[-1] if len(self._instants) > 1 else began_at
+            self._carried_s = self._budget.carried_s(self.stage, now - began_last_at, self._carried_s)
+            began_at = now
+        self.ends_at = self._budget.ends_at(stage, began_at, self._deadline_at, self._carried_s)
+        self._ends.append(self.ends_at)
+        self._timeouts.set_bound(self.ends_at, now)
+        self._timeouts.arm_bound()
 
     def finish(self) -> tuple[StageDone, ...]:
         """End the last stage; safe to call again."""
         if self.stage is not None:
             now = self._clock.now()
-            self._done.append(StageDone(self.stage, self._began_at, now, self._allowance_s))
-            if now >= self.ends_at and self.over_stage is None:
-                self.over_stage = self.stage
+            self._done = done = self._until(now)
+            if self.is_shared_out or now >= self._deadline_at:
+                ends = self._ends or [self._deadline_at] * len(done)
+                over = (one.stage for one, ends_at in zip(done, ends, strict=True) if one.ended_at >= ends_at)
+                self.over_stage = next(over, None)
             self.stage = None
-        return tuple(self._done)
+        return self._done
 
     def server_timing(self) -> str:
         """The stages so far as a `Server-Timing` value (W3C) in milliseconds; the running stage counts up to now. The
         description is the stage's allowance: `call;dur=812.40;desc="of 2300"`. Without a budget for each stage, every stage
         may use all the time that is left, and only the first one shows it.
         """
-        return ", ".join([_timing(stage, has_allowance=self.is_shared_out or number == 0)
-                          for number, stage in enumerate(self._so_far())])
+        stages = self._so_far()
+        timings = [f"{done.stage};dur={(done.ended_at - done.began_at) * 1e3:.2f}" for done in stages]
+        for number, done in enumerate(stages if self.is_shared_out else stages[:1]):
+            timings[number] += f';desc="of {done.allowance_s * 1e3:.0f}"'
+        return ", ".join(timings)
 
     def spent_ms(self) -> dict[str, float]:
         """Milliseconds by stage so far, in order; the running stage counts up to now."""
         return {done.stage.value: round(done.spent_s * 1e3, 3) for done in self._so_far()}
 
-    def _so_far(self) -> list[StageDone]:
-        if self.stage is None:
-            return self._done
-        return [*self._done, StageDone(self.stage, self._began_at, self._clock.now(), self._allowance_s)]
+    def _so_far(self) -> tuple[StageDone, ...]:
+        return self._done if self.stage is None else self._until(self._clock.now())
+
+    def _until(self, now: float) -> tuple[StageDone, ...]:
+        began = [self._accepted_at, *self._instants[1:]]
+        ends = self._ends or [self._deadline_at] * len(began)
+        allowed_s = [max(0.0, ends_at - began_at) for began_at, ends_at in zip(began, ends, strict=True)]
+        return tuple(map(StageDone, self._stages, began, [*began[1:], now], allowed_s))
 
     def __repr__(self) -> str:
         return f"<Ledger {self.server_timing()}>"
@@ -142,11 +162,6 @@ def steps_timing(steps: Sequence[StepDone]) -> str:
     """The steps of a turn, appended to the stages: `, turn.kb;dur=41.20;desc="timeout, limit 400 ms"`."""
     return "".join([f', turn.{_NO_TOKEN.sub("_", step.name)};dur={(step.ended_at - step.began_at) * 1e3:.2f};'
                     f'desc="{step.outcome}, limit {step.allowance_s * 1e3:.0f} ms"' for step in steps[:_MAX_STEPS]])
-
-
-def _timing(done: StageDone, *, has_allowance: bool) -> str:
-    spent = f"{done.stage};dur={(done.ended_at - done.began_at) * 1e3:.2f}"
-    return f'{spent};desc="of {done.allowance_s * 1e3:.0f}"' if has_allowance else spent
 
 
 SILENCE_SHARE = 0.95  # of an SDK's timeout: a substitute answer must be sent before the timeout ends
@@ -280,19 +295,11 @@ class Exchange:
         self.route = policy.route  # None: no such route
         self.hooked: HookedRequest | None = None  # None: no hooks ran
         self.deadline = Deadline(deadline_at)
-        self.ledger = Ledger(timers.clock, arrival.accepted_at, deadline_at, budget)
         self.timeouts = RequestTimeouts(timers, deadline_at, total_s)
+        self.ledger = Ledger(timers.clock, arrival.accepted_at, deadline_at, budget, self.timeouts)
         self.record = record or OutcomeRecord()
         if arrival.notes and not is_noted:
             self.record.add_notes(arrival.notes)
-
-    def enter(self, stage: Stage) -> None:
-        """Begin the next stage. Until the one after it, every wait of the request ends with this stage's time."""
-        ledger = self.ledger
-        now = ledger.enter(stage)
-        if ledger.is_shared_out:
-            self.timeouts.set_bound(ledger.ends_at, now)
-            self.timeouts.arm_bound()
 
     @property
     def grace_s(self) -> float:
@@ -320,7 +327,7 @@ class Exchange:
         moved = Exchange(msgspec.structs.replace(self.request, model=route), arrival, policy, timers, self.record,
                          is_noted=True)
         moved.hooked = self.hooked
-        moved.enter(Stage.ADMIT)
+        moved.ledger.enter(Stage.ADMIT)
         return moved
 
     @property

@@ -40,11 +40,11 @@ class Gateway:
         found: Hit | Miss | Bypass = known or BYPASS
         try:
             try:
-                ex.enter(ADMIT)
+                ex.ledger.enter(ADMIT)
                 ex = self.entry.check(ex, held) if ex.policy.size is not None or arrival.key_id else ex  # size, key quota
                 admitted = await self.admit.admit(ex)
                 held.add(admitted.release)
-                ex.enter(CACHE)
+                ex.ledger.enter(CACHE)
                 ex = ex if ex.policy.hooks is None or known is not None else await ex.apply_hooks(ex.policy.hooks)
                 ex = ex if ex.policy.screen is None or known else await self.entry.screen(ex)  # guard, class
                 claim = self.idempotency.claim(ex) if arrival.headers and known is None else None
@@ -62,7 +62,7 @@ class Gateway:
                 answer = self.degrade.answer(ex, failure, found if isinstance(found, Miss) else None)
             held.add(answer.source.abandon)
             answer = answer if ex.hooked is None else answer.begin_with(await ex.hooked.after(answer.first_chunk))
-            ex.enter(RELAY)
+            ex.ledger.enter(RELAY)
             admitted.start_reply()
             return Reply(ex, answer, held.hand_over(), self.settle.finish, self.timers.clock, allowances=admitted.allowances)
         except BaseException as why:
@@ -71,10 +71,10 @@ class Gateway:
             raise
 
     async def _call(self, ex: Exchange, admitted: Admitted, found: Miss | Bypass, claim: KeyClaim | None) -> StartedAnswer:
-        ex.enter(CONTEXT)
+        ex.ledger.enter(CONTEXT)
         prompt = self.router.lay_out(ex, await shorten_request(ex) if ex.policy.context else ex.request)
-        ex.enter(ROUTE)
+        ex.ledger.enter(ROUTE)
         plan = self.router.plan(ex, prompt, admitted)  # the targets, best first
-        ex.enter(CALL)
+        ex.ledger.enter(CALL)
         stale = self.cache.open_unless_callable(ex, found, plan) if isinstance(found, Miss) else None
         return stale or await self.coalescer.call(ex, plan, found, claim, store=self.cache.store)

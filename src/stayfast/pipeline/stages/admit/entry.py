@@ -42,7 +42,7 @@ class EntryLimits:
             return ex
         record.note(f"sent to route {found.route} by its class, from {ex.route}")
         moved = self._size.move(ex, found.route, is_bounded=True)
-        moved.enter(Stage.CACHE)
+        moved.ledger.enter(Stage.CACHE)
         try:
             if moved.policy.size is not None:
                 self._size.check(moved)
