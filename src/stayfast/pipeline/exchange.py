@@ -29,87 +29,58 @@ from stayfast.policy.budget import StageBudget
 from stayfast.wire.trace_context import make_child_span
 
 
-class ReleaseStack:
-    """What a request holds: released once, in reverse order, without awaiting, so that no cancellation interrupts it."""
-
-    __slots__ = ("_releases",)
-
-    def __init__(self) -> None:
-        self._releases: list[Callable[[], None]] = []
-
-    def add(self, release: Callable[[], None]) -> None:
-        self._releases.append(release)
-
-    def hand_over(self) -> "ReleaseStack":
-        """Move everything to a new stack; this one is empty afterwards."""
-        moved = ReleaseStack()
-        moved._releases, self._releases = self._releases, []
-        return moved
-
-    def release(self) -> None:
-        """Call every release, last first; each exactly once, even if one of them raises."""
-        while self._releases:
-            release_one = self._releases.pop()
-            try:
-                release_one()
-            except BaseException:
-                self.release()
-                raise
-
-    def __len__(self) -> int:
-        return len(self._releases)
-
-    def __repr__(self) -> str:
-        return f"<ReleaseStack {len(self._releases)}>"
+def release_all(held: list[Callable[[], None]], first: Callable[[], None] | None = None) -> None:
+    """Release what a request holds, last first, each exactly once, even if one of them raises. Never awaits, so that no
+    cancellation interrupts it. first: is released before them.
+    """
+    if first is not None:
+        held.append(first)
+    while held:
+        release_one = held.pop()
+        try:
+            release_one()
+        except BaseException:
+            release_all(held)
+            raise
 
 
-class Ledger:
+class Ledger(msgspec.Struct, eq=False):
     """Where the time of one request went, stage by stage. Entering a stage ends the one before, so the stages always add up
     to the whole. On the way only instants are noted; `finish` makes stages of them. One task owns it.
     """
 
-    __slots__ = ("_accepted_at", "_budget", "_carried_s", "_clock", "_deadline_at", "_done", "_ends", "_instants", "_stages",
-                 "_timeouts", "ends_at", "is_shared_out", "over_stage", "stage")
-
-    def __init__(self, clock: Clock, accepted_at: float, deadline_at: float, budget: StageBudget,
-                 timeouts: RequestTimeouts) -> None:
-        self._clock = clock
-        self._accepted_at = accepted_at  # the first stage includes the time between accept and its own start
-        self._deadline_at = deadline_at
-        self._budget = budget
-        self._timeouts = timeouts
-        self._stages: list[Stage] = []
-        self._instants: list[float] = []  # when each of them began
-        self._ends: list[float] = []  # when each of them must end; empty: at the deadline
-        self._carried_s = 0.0
-        self._done: tuple[StageDone, ...] = ()  # after the end
-        self.is_shared_out = bool(budget.parts_s or budget.reserve_s)
-        self.ends_at = deadline_at  # when the running stage must end
-        self.over_stage: Stage | None = None  # after the end: the first stage that used up its allowance
-        self.stage: Stage | None = None
-
-    @property
-    def entered_at(self) -> float | None:
-        """The start of the first stage; None: there is none yet."""
-        return self._instants[0] if self._instants else None
+    _clock: Clock
+    _accepted_at: float  # the first stage includes the time between accept and its own start
+    _deadline_at: float
+    _timeouts: RequestTimeouts
+    budget: StageBudget | None  # None: every stage may use all the time that is left
+    ends_at: float  # when the running stage must end
+    stage: Stage | None = None
+    queued_s: float = 0.0  # after the end: from accept to the start of the first stage
+    over_stage: Stage | None = None  # after the end: the first stage that used up its allowance
+    _stages: list[Stage] = []
+    _instants: list[float] = []  # when each of them began
+    _ends: list[float] = []  # when each of them must end; empty: at the deadline
+    _carried_s: float = 0.0
+    _done: tuple[StageDone, ...] = ()  # after the end
 
     def enter(self, stage: Stage) -> None:
         """End the running stage and begin `stage`. Until the one after it, every wait of the request ends with its time."""
         now = self._clock.now()
-        if self.is_shared_out:
-            self._share_out(stage, now)
+        if self.budget is not None:
+            self._share_out(self.budget, stage, now)
         self.stage = stage
         self._stages.append(stage)
         self._instants.append(now)
 
-    def _share_out(self, stage: Stage, now: float) -> None:
+    def _share_out(self, budget: StageBudget, stage: Stage, now: float) -> None:
         """The allowance of a stage that begins now, with what the stages before left of theirs."""
         began_at = self._accepted_at
         if self.stage is not None:
             began_last_at = self._instants[-1] if len(self._instants) > 1 else began_at
-            self._carried_s = self._budget.carried_s(self.stage, now - began_last_at, self._carried_s)
+            self._carried_s = budget.carried_s(self.stage, now - began_last_at, self._carried_s)
             began_at = now
-        self.ends_at = self._budget.ends_at(stage, began_at, self._deadline_at, self._carried_s)
+        self.ends_at = budget.ends_at(stage, began_at, self._deadline_at, self._carried_s)
         self._ends.append(self.ends_at)
         self._timeouts.set_bound(self.ends_at, now)
         self._timeouts.arm_bound()
@@ -119,7 +90,8 @@ class Ledger:
         if self.stage is not None:
             now = self._clock.now()
             self._done = done = self._until(now)
-            if self.is_shared_out or now >= self._deadline_at:
+            self.queued_s = self._instants[0] - self._accepted_at
+            if self._ends or now >= self._deadline_at:
                 ends = self._ends or [self._deadline_at] * len(done)
                 over = (one.stage for one, ends_at in zip(done, ends, strict=True) if one.ended_at >= ends_at)
                 self.over_stage = next(over, None)
@@ -133,7 +105,7 @@ class Ledger:
         """
         stages = self._so_far()
         timings = [f"{done.stage};dur={(done.ended_at - done.began_at) * 1e3:.2f}" for done in stages]
-        for number, done in enumerate(stages if self.is_shared_out else stages[:1]):
+        for number, done in enumerate(stages if self._ends else stages[:1]):
             timings[number] += f';desc="of {done.allowance_s * 1e3:.0f}"'
         return ", ".join(timings)
 
@@ -218,21 +190,18 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
         return make_child_span(self.trace, rng) if self.trace is not None and self.trace.span_id else None
 
 
-class OutcomeRecord:
+class OutcomeRecord(msgspec.Struct, eq=False):
     """What has become of a request so far, for its log line, its metrics and the headers of its answer. Read its
     attributes; write by its methods.
     """
 
-    __slots__ = ("attempts", "cache", "cache_key", "degraded", "guard", "notes", "upstream")
-
-    def __init__(self) -> None:
-        self.attempts: list[Attempt] = []  # in the order of their starts
-        self.cache: CacheResult | None = None  # of the lookup; None: the route has no cache
-        self.cache_key: bytes | None = None  # of the stored answer that was returned, or under which the new one is stored
-        self.guard: str | None = None  # the rule by which the guard flagged the request
-        self.degraded: str | None = None  # fallback, tier, stale, template, partial, capped: instead of failing
-        self.notes: list[str] = []  # decisions and their reasons; names and figures only
-        self.upstream: str | None = None  # the last one that was called, or "(cache)", "(template)"
+    attempts: list[Attempt] = []  # in the order of their starts
+    cache: CacheResult | None = None  # of the lookup; None: the route has no cache
+    cache_key: bytes | None = None  # of the stored answer that was returned, or under which the new one is stored
+    guard: str | None = None  # the rule by which the guard flagged the request
+    degraded: str | None = None  # fallback, tier, stale, template, partial, capped: instead of failing
+    notes: list[str] = []  # decisions and their reasons; names and figures only
+    upstream: str | None = None  # the last one that was called, or "(cache)", "(template)"
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -277,7 +246,7 @@ class Exchange:
     starts at accept.
     """
 
-    __slots__ = ("arrival", "deadline", "hooked", "ledger", "policy", "record", "request", "reserve_s", "route",
+    __slots__ = ("arrival", "deadline", "held", "hooked", "ledger", "policy", "record", "request", "reserve_s", "route",
                  "timeouts", "total_s")
 
     def __init__(self, request: Request, arrival: Arrival, policy: RoutePolicy, timers: TimerWheel,
@@ -294,9 +263,11 @@ class Exchange:
         self.policy = policy
         self.route = policy.route  # None: no such route
         self.hooked: HookedRequest | None = None  # None: no hooks ran
+        self.held: list[Callable[[], None]] = []  # gives back what it holds, by `release_all`
         self.deadline = Deadline(deadline_at)
         self.timeouts = RequestTimeouts(timers, deadline_at, total_s)
-        self.ledger = Ledger(timers.clock, arrival.accepted_at, deadline_at, budget, self.timeouts)
+        self.ledger = Ledger(timers.clock, arrival.accepted_at, deadline_at, self.timeouts,
+                             budget if budget.parts_s or budget.reserve_s else None, deadline_at)
         self.record = record or OutcomeRecord()
         if arrival.notes and not is_noted:
             self.record.add_notes(arrival.notes)
@@ -326,7 +297,7 @@ class Exchange:
         arrival = msgspec.structs.replace(self.arrival, total_s=self.total_s) if is_bounded else self.arrival
         moved = Exchange(msgspec.structs.replace(self.request, model=route), arrival, policy, timers, self.record,
                          is_noted=True)
-        moved.hooked = self.hooked
+        moved.hooked, moved.held = self.hooked, self.held
         moved.ledger.enter(Stage.ADMIT)
         return moved
 

@@ -121,11 +121,10 @@ class RequestTimeouts:
 
     def arm(self, limit: str, seconds: float, now: float) -> None:
         """Begin a wait of at most `seconds`, within the bound. limit: its name in the error."""
-        until = now + seconds
+        until, self._limit = now + seconds, (limit, seconds)
         if until >= self._bound_at:
-            self.arm_bound()
-            return
-        self._until, self._limit = until, (limit, seconds)
+            until, self._limit = self._bound_at, self._bound
+        self._until = until
         if until < self._armed_at:
             self._schedule_check(until)
 
