@@ -55,30 +55,32 @@ class Ledger(msgspec.Struct, eq=False):
     _timeouts: RequestTimeouts
     budget: StageBudget | None  # None: every stage may use all the time that is left
     ends_at: float  # when the running stage must end
-    stage: Stage | None = None
     queued_s: float = 0.0  # after the end: from accept to the start of the first stage
     over_stage: Stage | None = None  # after the end: the first stage that used up its allowance
-    _stages: list[Stage] = []
-    _instants: list[float] = []  # when each of them began
+    _entered: list[tuple[Stage, float]] = []  # each stage, and when it began
     _ends: list[float] = []  # when each of them must end; empty: at the deadline
     _carried_s: float = 0.0
     _done: tuple[StageDone, ...] = ()  # after the end
+
+    @property
+    def stage(self) -> Stage | None:
+        """The running one; None: none is."""
+        return self._entered[-1][0] if self._entered and not self._done else None
 
     def enter(self, stage: Stage) -> None:
         """End the running stage and begin `stage`. Until the one after it, every wait of the request ends with its time."""
         now = self._clock.now()
         if self.budget is not None:
             self._share_out(self.budget, stage, now)
-        self.stage = stage
-        self._stages.append(stage)
-        self._instants.append(now)
+        self._entered.append((stage, now))
 
     def _share_out(self, budget: StageBudget, stage: Stage, now: float) -> None:
         """The allowance of a stage that begins now, with what the stages before left of theirs."""
         began_at = self._accepted_at
-        if self.stage is not None:
-            began_last_at = self._instants[-1] if len(self._instants) > 1 else began_at
-            self._carried_s = budget.carried_s(self.stage, now - began_last_at, self._carried_s)
+        if self._entered:
+            last, began_last_at = self._entered[-1]
+            spent_s = now - (began_last_at if len(self._entered) > 1 else began_at)
+            self._carried_s = budget.carried_s(last, spent_s, self._carried_s)
             began_at = now
         self.ends_at = budget.ends_at(stage, began_at, self._deadline_at, self._carried_s)
         self._ends.append(self.ends_at)
@@ -87,15 +89,14 @@ class Ledger(msgspec.Struct, eq=False):
 
     def finish(self) -> tuple[StageDone, ...]:
         """End the last stage; safe to call again."""
-        if self.stage is not None:
+        if not self._done and self._entered:
             now = self._clock.now()
             self._done = done = self._until(now)
-            self.queued_s = self._instants[0] - self._accepted_at
+            self.queued_s = self._entered[0][1] - self._accepted_at
             if self._ends or now >= self._deadline_at:
                 ends = self._ends or [self._deadline_at] * len(done)
                 over = (one.stage for one, ends_at in zip(done, ends, strict=True) if one.ended_at >= ends_at)
                 self.over_stage = next(over, None)
-            self.stage = None
         return self._done
 
     def server_timing(self) -> str:
@@ -114,13 +115,14 @@ class Ledger(msgspec.Struct, eq=False):
         return {done.stage.value: round(done.spent_s * 1e3, 3) for done in self._so_far()}
 
     def _so_far(self) -> tuple[StageDone, ...]:
-        return self._done if self.stage is None else self._until(self._clock.now())
+        return self._until(self._clock.now()) if self._entered and not self._done else self._done
 
     def _until(self, now: float) -> tuple[StageDone, ...]:
-        began = [self._accepted_at, *self._instants[1:]]
+        stages, began = zip(*self._entered, strict=True)
+        began = (self._accepted_at, *began[1:])
         ends = self._ends or [self._deadline_at] * len(began)
         allowed_s = [max(0.0, ends_at - began_at) for began_at, ends_at in zip(began, ends, strict=True)]
-        return tuple(map(StageDone, self._stages, began, [*began[1:], now], allowed_s))
+        return tuple(map(StageDone, stages, began, (*began[1:], now), allowed_s))
 
     def __repr__(self) -> str:
         return f"<Ledger {self.server_timing()}>"

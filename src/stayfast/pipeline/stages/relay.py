@@ -41,7 +41,7 @@ class Reply:
         if silence_s is not None and ex.policy.ends_partial:  # end the answer before the client's SDK times out
             self._idle_s = min(self._idle_s, before_silence_ends_s(silence_s))
         self._ends_at = ex.ledger.ends_at
-        self._silence = SilenceClock(started.stream.summary.n_progress)
+        self._silence = SilenceClock(started.stream.summary)
         self._n_chunks = 0
         self._is_over = False
 

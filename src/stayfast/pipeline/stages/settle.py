@@ -55,13 +55,15 @@ class Settle:
         if isinstance(why, StayfastError):
             last = record.attempts[-1].done if record.attempts else None
             why.server_timing = ex.ledger.server_timing() + (steps_timing(last.steps) if last is not None else "")
-        first_at = cadence.first_at if cadence is not None else None
-        usage = summary.usage if summary is not None else None
-        if (self._owners is not None and summary is not None and summary.response_id is not None
-            and arrival.tenant is not None
-                and request.api is RESPONSES_API):
-            self._owners.record(summary.response_id, arrival.tenant)
-        finish = summary.finish_reason[:MAX_WORD] if summary is not None and summary.finish_reason is not None else None
+        ttft_s = tpot_s = gap_max_s = usage = finish = None
+        if summary is not None and cadence is not None:
+            usage, first_at, gap_max_s = summary.usage, cadence.first_at, cadence.gap_max_s
+            finish = summary.finish_reason[:MAX_WORD] if summary.finish_reason is not None else None
+            ttft_s = first_at - arrival.accepted_at if first_at is not None else None
+            tpot_s = cadence.tpot_s(usage.output) if usage is not None else None
+            if (self._owners is not None and request.api is RESPONSES_API and arrival.tenant is not None
+                    and summary.response_id is not None):
+                self._owners.record(summary.response_id, arrival.tenant)
         done = RequestDone(
             request_id=arrival.request_id,
             api=request.api,
@@ -75,7 +77,7 @@ class Settle:
             stages=stages,
             upstream=record.upstream,
             n_attempts=len(record.attempts),
-            ttft_s=first_at - arrival.accepted_at if first_at is not None else None,
+            ttft_s=ttft_s,
             n_chunks=n_chunks,
             usage=usage,
             finish_reason=finish,
@@ -84,8 +86,8 @@ class Settle:
             total_s=ex.total_s,
             over_stage=ex.ledger.over_stage,
             degraded=record.degraded,
-            tpot_s=cadence.tpot_s(usage.output) if cadence is not None and usage is not None else None,
-            gap_max_s=cadence.gap_max_s if cadence is not None else None,
+            tpot_s=tpot_s,
+            gap_max_s=gap_max_s,
             trace=trace,
             queue_s=ex.ledger.queued_s,
             attempts=tuple([attempt.done for attempt in record.attempts if attempt.done is not None]),

@@ -29,13 +29,16 @@ class _Silent:
 SILENT: Final[Sink] = _Silent()
 
 
-class SilenceClock(Struct, eq=False):
+class SilenceClock:
     """How long an answer has made no progress, over all reads since. Comments and pings show that a connection is open, not
     that an answer is being written. Time in which the client reads nothing does not count.
     """
 
-    _n_progress: int  # as of its summary
-    seconds: float = 0.0
+    __slots__ = ("_n_progress", "seconds")
+
+    def __init__(self, summary: AnswerSummary) -> None:
+        self.seconds = 0.0
+        self._n_progress = summary.n_progress
 
     def note_content(self, summary: AnswerSummary) -> None:
         self.seconds = 0.0

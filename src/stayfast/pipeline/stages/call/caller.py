@@ -31,9 +31,12 @@ from stayfast.pipeline.tiers.tiered_attempt import TieredAttempt
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
 from stayfast.pipeline.warm.route_pool import RoutePool
 from stayfast.policy.admission.price import price_of
+from stayfast.policy.resilience.breaker import BreakerState
 from stayfast.policy.resilience.retry import longest_wait_s
 from stayfast.policy.resilience.retry_budget import weight_of
 from stayfast.upstreams.base import Call, Sending
+
+_CLOSED = BreakerState.CLOSED
 
 
 class Caller:
@@ -314,9 +317,13 @@ class Caller:
 
 
 def awake(plan: Plan, targets: Sequence[Target], now: float, ends_at: float) -> Sequence[Target]:
-    """The targets at which a call that starts now is not expected to hang until it fails."""
-    model, most_s = plan.prompt.request.model, longest_wait_s(plan.route.retry, ends_at - now)
-    return [target for target in targets if not target.member.health_of(target.model or model).is_hanging(most_s, now)]
+    """The targets at which a call that starts now is not expected to hang until it fails: above all those whose breaker is
+    closed.
+    """
+    model, retry = plan.prompt.request.model, plan.route.retry
+    return [target for target in targets
+            if (health := target.member.health_of(target.model or model)).breaker.state is _CLOSED
+            or not health.is_hanging(longest_wait_s(retry, ends_at - now), now)]
 
 
 def _role_of(ex: Exchange, plan: Plan, target: Target) -> str:
