@@ -31,10 +31,10 @@ def make_request(policy: RoutePolicy, clock: SystemClock) -> Callable[[], None]:
     def once() -> None:
         ex = Exchange(request, Arrival("r", clock.now()), policy, timers)
         for stage in BEFORE_THE_REPLY:
-            ex.enter(stage)
+            ex.ledger.enter(stage)
         ex.timeouts.arm("first_token_s", policy.timeouts.first_token_s, clock.now())
         ex.timeouts.disarm()
-        ex.enter(Stage.RELAY)
+        ex.ledger.enter(Stage.RELAY)
         ex.ledger.server_timing()  # of the response headers
         ex.timeouts.arm("idle_s", policy.timeouts.idle_s, clock.now())
         ex.timeouts.disarm()

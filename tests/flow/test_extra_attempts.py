@@ -12,13 +12,13 @@ from stayfast.core.types import Api, Request
 from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.admit.admission import Admission
+from stayfast.pipeline.stages.call import caller
 from stayfast.policy.admission.overload import AdmissionConfig
 from stayfast.policy.admission.price import Price
 from stayfast.policy.resilience.hedge import HedgeConfig
 from stayfast.policy.resilience.limits import LimitConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Script, SendText, SimLoop, Wait, run
-from stayfast.upstreams.state.upstream_state import ModelHealth
 from tests.flow.admission_rig import quota_for_all
 from tests.flow.dialects import ask
 from tests.flow.rig import MODEL, Rig, chat, read
@@ -198,8 +198,8 @@ def test_place_at_an_upstream_that_began_to_hang_goes_to_the_next(monkeypatch: p
         first = await rig.serve()
         waiting = [loop.create_task(serve(rig)) for _ in range(2)]
         await asyncio.sleep(0.5)
-        answers = iter([True])
-        monkeypatch.setattr(ModelHealth, "is_hanging", lambda health, most_s, now: next(answers, False))
+        hangs = iter([True])
+        monkeypatch.setattr(caller, "awake", lambda plan, targets, now, ends_at: () if next(hangs, False) else targets)
         await read(first)
         found = await asyncio.gather(*waiting, return_exceptions=True)
         assert isinstance(found[0], UpstreamFailed)

@@ -13,7 +13,7 @@ from stayfast.pipeline.plan import Bypass
 from stayfast.pipeline.stages.cache.idempotency import IdempotentAnswer, IdempotentAnswers
 from stayfast.pipeline.stages.cache.lookup import Cache
 from stayfast.pipeline.stages.relay import Reply
-from stayfast.policy.budget import BudgetConfig, divide_deadline
+from stayfast.pipeline.timing.timeouts import RequestTimeouts, TimerWheel
 from stayfast.policy.cache.freshness import CacheConfig
 from stayfast.policy.cache.idempotency import MAX_KEYS, IdempotencyConfig
 from stayfast.stores.memory import MemoryStore
@@ -27,7 +27,8 @@ OTHER: Script = [Wait(0.25), SendText("other")]
 
 def running_ledger(loop: SimLoop) -> Ledger:
     """The ledger of a request that is in its call."""
-    ledger = Ledger(loop, loop.now(), loop.now() + 60.0, divide_deadline(BudgetConfig(), 60.0))
+    ends_at = loop.now() + 60.0
+    ledger = Ledger(loop, loop.now(), ends_at, RequestTimeouts(TimerWheel(loop), ends_at, 60.0), None, ends_at)
     ledger.enter(Stage.CALL)
     return ledger
 

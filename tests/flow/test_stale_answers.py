@@ -264,7 +264,7 @@ def test_exchange_detach_and_fork_keep_all_fields() -> None:
         changed = {name for name in Exchange.__slots__ if getattr(other, name) is not getattr(ex, name)}
         assert changed == {"record", "timeouts"}
         assert other.record is record
-        assert all(getattr(record, name) is getattr(ex.record, name) for name in OutcomeRecord.__slots__)
+        assert all(getattr(record, name) is getattr(ex.record, name) for name in OutcomeRecord.__struct_fields__)
         reply.close()
 
     run(main)

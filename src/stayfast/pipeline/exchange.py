@@ -29,106 +29,100 @@ from stayfast.policy.budget import StageBudget
 from stayfast.wire.trace_context import make_child_span
 
 
-class ReleaseStack:
-    """What a request holds: released once, in reverse order, without awaiting, so that no cancellation interrupts it."""
-
-    __slots__ = ("_releases",)
-
-    def __init__(self) -> None:
-        self._releases: list[Callable[[], None]] = []
-
-    def add(self, release: Callable[[], None]) -> None:
-        self._releases.append(release)
-
-    def hand_over(self) -> "ReleaseStack":
-        """Move everything to a new stack; this one is empty afterwards."""
-        moved = ReleaseStack()
-        moved._releases, self._releases = self._releases, []
-        return moved
-
-    def release(self) -> None:
-        """Call every release, last first; each exactly once, even if one of them raises."""
-        while self._releases:
-            release_one = self._releases.pop()
-            try:
-                release_one()
-            except BaseException:
-                self.release()
-                raise
-
-    def __len__(self) -> int:
-        return len(self._releases)
-
-    def __repr__(self) -> str:
-        return f"<ReleaseStack {len(self._releases)}>"
+def release_all(held: list[Callable[[], None]], first: Callable[[], None] | None = None) -> None:
+    """Release what a request holds, last first, each exactly once, even if one of them raises. Never awaits, so that no
+    cancellation interrupts it. first: is released before them.
+    """
+    if first is not None:
+        held.append(first)
+    while held:
+        release_one = held.pop()
+        try:
+            release_one()
+        except BaseException:
+            release_all(held)
+            raise
 
 
-class Ledger:
+class Ledger(msgspec.Struct, eq=False):
     """Where the time of one request went, stage by stage. Entering a stage ends the one before, so the stages always add up
-    to the whole. One task owns it.
+    to the whole. On the way only instants are noted; `finish` makes stages of them. One task owns it.
     """
 
-    __slots__ = ("_allowance_s", "_began_at", "_budget", "_carried_s", "_clock", "_deadline_at", "_done", "ends_at",
-                 "entered_at", "is_shared_out", "over_stage", "stage")
+    _clock: Clock
+    _accepted_at: float  # the first stage includes the time between accept and its own start
+    _deadline_at: float
+    _timeouts: RequestTimeouts
+    budget: StageBudget | None  # None: every stage may use all the time that is left
+    ends_at: float  # when the running stage must end
+    queued_s: float = 0.0  # after the end: from accept to the start of the first stage
+    over_stage: Stage | None = None  # after the end: the first stage that used up its allowance
+    _entered: list[tuple[Stage, float]] = []  # each stage, and when it began
+    _ends: list[float] = []  # when each of them must end; empty: at the deadline
+    _carried_s: float = 0.0
+    _done: tuple[StageDone, ...] = ()  # after the end
 
-    def __init__(self, clock: Clock, accepted_at: float, deadline_at: float, budget: StageBudget) -> None:
-        self._clock = clock
-        self._deadline_at = deadline_at
-        self._budget = budget
-        self._carried_s = 0.0
-        self._done: list[StageDone] = []
-        self._began_at = accepted_at  # the first stage includes the time between accept and its own start
-        self._allowance_s = 0.0
-        self.is_shared_out = bool(budget.parts_s or budget.reserve_s)
-        self.ends_at = deadline_at  # when the running stage must end
-        self.entered_at: float | None = None  # start of the first stage
-        self.over_stage: Stage | None = None  # the first stage that used up its allowance
-        self.stage: Stage | None = None
+    @property
+    def stage(self) -> Stage | None:
+        """The running one; None: none is."""
+        return self._entered[-1][0] if self._entered and not self._done else None
 
-    def enter(self, stage: Stage) -> float:
-        """End the running stage and begin `stage`, with its allowance of the budget. Returns the instant."""
-        now, ended, began_at, ends_at = self._clock.now(), self.stage, self._began_at, self.ends_at
-        if ended is not None:
-            self._done.append(StageDone(ended, began_at, now, self._allowance_s))
-            if now >= ends_at and self.over_stage is None:
-                self.over_stage = ended
-            if self.is_shared_out:
-                self._carried_s = self._budget.carried_s(ended, now - began_at, self._carried_s)
-            self._began_at = began_at = now
-        else:
-            self.entered_at = now
-        self.stage = stage
-        if self.is_shared_out:
-            self.ends_at = ends_at = self._budget.ends_at(stage, began_at, self._deadline_at, self._carried_s)
-        self._allowance_s = ends_at - began_at if ends_at > began_at else 0.0
-        return now
+    def enter(self, stage: Stage) -> None:
+        """End the running stage and begin `stage`. Until the one after it, every wait of the request ends with its time."""
+        now = self._clock.now()
+        if self.budget is not None:
+            self._share_out(self.budget, stage, now)
+        self._entered.append((stage, now))
+
+    def _share_out(self, budget: StageBudget, stage: Stage, now: float) -> None:
+        """The allowance of a stage that begins now, with what the stages before left of theirs."""
+        began_at = self._accepted_at
+        if self._entered:
+            last, began_last_at = self._entered[-1]
+            spent_s = now - (began_last_at if len(self._entered) > 1 else began_at)
+            self._carried_s = budget.carried_s(last, spent_s, self._carried_s)
+            began_at = now
+        self.ends_at = budget.ends_at(stage, began_at, self._deadline_at, self._carried_s)
+        self._ends.append(self.ends_at)
+        self._timeouts.set_bound(self.ends_at, now)
+        self._timeouts.arm_bound()
 
     def finish(self) -> tuple[StageDone, ...]:
         """End the last stage; safe to call again."""
-        if self.stage is not None:
+        if not self._done and self._entered:
             now = self._clock.now()
-            self._done.append(StageDone(self.stage, self._began_at, now, self._allowance_s))
-            if now >= self.ends_at and self.over_stage is None:
-                self.over_stage = self.stage
-            self.stage = None
-        return tuple(self._done)
+            self._done = done = self._until(now)
+            self.queued_s = self._entered[0][1] - self._accepted_at
+            if self._ends or now >= self._deadline_at:
+                ends = self._ends or [self._deadline_at] * len(done)
+                over = (one.stage for one, ends_at in zip(done, ends, strict=True) if one.ended_at >= ends_at)
+                self.over_stage = next(over, None)
+        return self._done
 
     def server_timing(self) -> str:
         """The stages so far as a `Server-Timing` value (W3C) in milliseconds; the running stage counts up to now. The
         description is the stage's allowance: `call;dur=812.40;desc="of 2300"`. Without a budget for each stage, every stage
         may use all the time that is left, and only the first one shows it.
         """
-        return ", ".join([_timing(stage, has_allowance=self.is_shared_out or number == 0)
-                          for number, stage in enumerate(self._so_far())])
+        stages = self._so_far()
+        timings = [f"{done.stage};dur={(done.ended_at - done.began_at) * 1e3:.2f}" for done in stages]
+        for number, done in enumerate(stages if self._ends else stages[:1]):
+            timings[number] += f';desc="of {done.allowance_s * 1e3:.0f}"'
+        return ", ".join(timings)
 
     def spent_ms(self) -> dict[str, float]:
         """Milliseconds by stage so far, in order; the running stage counts up to now."""
         return {done.stage.value: round(done.spent_s * 1e3, 3) for done in self._so_far()}
 
-    def _so_far(self) -> list[StageDone]:
-        if self.stage is None:
-            return self._done
-        return [*self._done, StageDone(self.stage, self._began_at, self._clock.now(), self._allowance_s)]
+    def _so_far(self) -> tuple[StageDone, ...]:
+        return self._until(self._clock.now()) if self._entered and not self._done else self._done
+
+    def _until(self, now: float) -> tuple[StageDone, ...]:
+        stages, began = zip(*self._entered, strict=True)
+        began = (self._accepted_at, *began[1:])
+        ends = self._ends or [self._deadline_at] * len(began)
+        allowed_s = [max(0.0, ends_at - began_at) for began_at, ends_at in zip(began, ends, strict=True)]
+        return tuple(map(StageDone, stages, began, (*began[1:], now), allowed_s))
 
     def __repr__(self) -> str:
         return f"<Ledger {self.server_timing()}>"
@@ -142,11 +136,6 @@ def steps_timing(steps: Sequence[StepDone]) -> str:
     """The steps of a turn, appended to the stages: `, turn.kb;dur=41.20;desc="timeout, limit 400 ms"`."""
     return "".join([f', turn.{_NO_TOKEN.sub("_", step.name)};dur={(step.ended_at - step.began_at) * 1e3:.2f};'
                     f'desc="{step.outcome}, limit {step.allowance_s * 1e3:.0f} ms"' for step in steps[:_MAX_STEPS]])
-
-
-def _timing(done: StageDone, *, has_allowance: bool) -> str:
-    spent = f"{done.stage};dur={(done.ended_at - done.began_at) * 1e3:.2f}"
-    return f'{spent};desc="of {done.allowance_s * 1e3:.0f}"' if has_allowance else spent
 
 
 SILENCE_SHARE = 0.95  # of an SDK's timeout: a substitute answer must be sent before the timeout ends
@@ -203,21 +192,18 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
         return make_child_span(self.trace, rng) if self.trace is not None and self.trace.span_id else None
 
 
-class OutcomeRecord:
+class OutcomeRecord(msgspec.Struct, eq=False):
     """What has become of a request so far, for its log line, its metrics and the headers of its answer. Read its
     attributes; write by its methods.
     """
 
-    __slots__ = ("attempts", "cache", "cache_key", "degraded", "guard", "notes", "upstream")
-
-    def __init__(self) -> None:
-        self.attempts: list[Attempt] = []  # in the order of their starts
-        self.cache: CacheResult | None = None  # of the lookup; None: the route has no cache
-        self.cache_key: bytes | None = None  # of the stored answer that was returned, or under which the new one is stored
-        self.guard: str | None = None  # the rule by which the guard flagged the request
-        self.degraded: str | None = None  # fallback, tier, stale, template, partial, capped: instead of failing
-        self.notes: list[str] = []  # decisions and their reasons; names and figures only
-        self.upstream: str | None = None  # the last one that was called, or "(cache)", "(template)"
+    attempts: list[Attempt] = []  # in the order of their starts
+    cache: CacheResult | None = None  # of the lookup; None: the route has no cache
+    cache_key: bytes | None = None  # of the stored answer that was returned, or under which the new one is stored
+    guard: str | None = None  # the rule by which the guard flagged the request
+    degraded: str | None = None  # fallback, tier, stale, template, partial, capped: instead of failing
+    notes: list[str] = []  # decisions and their reasons; names and figures only
+    upstream: str | None = None  # the last one that was called, or "(cache)", "(template)"
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -262,7 +248,7 @@ class Exchange:
     starts at accept.
     """
 
-    __slots__ = ("arrival", "deadline", "hooked", "ledger", "policy", "record", "request", "reserve_s", "route",
+    __slots__ = ("arrival", "deadline", "held", "hooked", "ledger", "policy", "record", "request", "reserve_s", "route",
                  "timeouts", "total_s")
 
     def __init__(self, request: Request, arrival: Arrival, policy: RoutePolicy, timers: TimerWheel,
@@ -279,20 +265,14 @@ class Exchange:
         self.policy = policy
         self.route = policy.route  # None: no such route
         self.hooked: HookedRequest | None = None  # None: no hooks ran
+        self.held: list[Callable[[], None]] = []  # gives back what it holds, by `release_all`
         self.deadline = Deadline(deadline_at)
-        self.ledger = Ledger(timers.clock, arrival.accepted_at, deadline_at, budget)
         self.timeouts = RequestTimeouts(timers, deadline_at, total_s)
+        self.ledger = Ledger(timers.clock, arrival.accepted_at, deadline_at, self.timeouts,
+                             budget if budget.parts_s or budget.reserve_s else None, deadline_at)
         self.record = record or OutcomeRecord()
         if arrival.notes and not is_noted:
             self.record.add_notes(arrival.notes)
-
-    def enter(self, stage: Stage) -> None:
-        """Begin the next stage. Until the one after it, every wait of the request ends with this stage's time."""
-        ledger = self.ledger
-        now = ledger.enter(stage)
-        if ledger.is_shared_out:
-            self.timeouts.set_bound(ledger.ends_at, now)
-            self.timeouts.arm_bound()
 
     @property
     def grace_s(self) -> float:
@@ -319,8 +299,8 @@ class Exchange:
         arrival = msgspec.structs.replace(self.arrival, total_s=self.total_s) if is_bounded else self.arrival
         moved = Exchange(msgspec.structs.replace(self.request, model=route), arrival, policy, timers, self.record,
                          is_noted=True)
-        moved.hooked = self.hooked
-        moved.enter(Stage.ADMIT)
+        moved.hooked, moved.held = self.hooked, self.held
+        moved.ledger.enter(Stage.ADMIT)
         return moved
 
     @property

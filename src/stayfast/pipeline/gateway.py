@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from stayfast.core.types import ADMIT, CACHE, CALL, CONTEXT, RELAY, ROUTE, Request
-from stayfast.pipeline.exchange import Arrival, Exchange, ReleaseStack
+from stayfast.pipeline.exchange import Arrival, Exchange, release_all
 from stayfast.pipeline.plan import Admitted, Bypass, Hit, Miss, StartedAnswer
 from stayfast.pipeline.refresh import BackgroundRefresh
 from stayfast.pipeline.stages.admit.admission import ADMITTED, Admit
@@ -36,15 +36,15 @@ class Gateway:
     async def serve(self, request: Request, arrival: Arrival, known: Miss | None = None) -> Reply:
         """Run the stages up to the first token; the Reply relays the rest. known: of a refresh. Raises StayfastError."""
         ex = Exchange(request, arrival, self.router.policy_of(request.model), self.timers)  # its deadline starts now
-        held, admitted = ReleaseStack(), ADMITTED
+        admitted, answer = ADMITTED, None
         found: Hit | Miss | Bypass = known or BYPASS
         try:
             try:
-                ex.enter(ADMIT)
-                ex = self.entry.check(ex, held) if ex.policy.size is not None or arrival.key_id else ex  # size, key quota
+                ex.ledger.enter(ADMIT)
+                ex = self.entry.check(ex) if ex.policy.size is not None or arrival.key_id else ex  # size, key quota
                 admitted = await self.admit.admit(ex)
-                held.add(admitted.release)
-                ex.enter(CACHE)
+                ex.held.append(admitted.release)
+                ex.ledger.enter(CACHE)
                 ex = ex if ex.policy.hooks is None or known is not None else await ex.apply_hooks(ex.policy.hooks)
                 ex = ex if ex.policy.screen is None or known else await self.entry.screen(ex)  # guard, class
                 claim = self.idempotency.claim(ex) if arrival.headers and known is None else None
@@ -60,21 +60,20 @@ class Gateway:
                     answer = await self.coalescer.join(ex, found, claim) or await self._call(ex, admitted, found, claim)
             except ENDINGS as failure:
                 answer = self.degrade.answer(ex, failure, found if isinstance(found, Miss) else None)
-            held.add(answer.source.abandon)
             answer = answer if ex.hooked is None else answer.begin_with(await ex.hooked.after(answer.first_chunk))
-            ex.enter(RELAY)
+            ex.ledger.enter(RELAY)
             admitted.start_reply()
-            return Reply(ex, answer, held.hand_over(), self.settle.finish, self.timers.clock, allowances=admitted.allowances)
+            return Reply(ex, answer, self.settle.finish, self.timers.clock, allowances=admitted.allowances)
         except BaseException as why:
-            held.release()
+            release_all(ex.held, answer.source.abandon if answer is not None else None)
             self.settle.finish(ex, why)
             raise
 
     async def _call(self, ex: Exchange, admitted: Admitted, found: Miss | Bypass, claim: KeyClaim | None) -> StartedAnswer:
-        ex.enter(CONTEXT)
+        ex.ledger.enter(CONTEXT)
         prompt = self.router.lay_out(ex, await shorten_request(ex) if ex.policy.context else ex.request)
-        ex.enter(ROUTE)
+        ex.ledger.enter(ROUTE)
         plan = self.router.plan(ex, prompt, admitted)  # the targets, best first
-        ex.enter(CALL)
+        ex.ledger.enter(CALL)
         stale = self.cache.open_unless_callable(ex, found, plan) if isinstance(found, Miss) else None
         return stale or await self.coalescer.call(ex, plan, found, claim, store=self.cache.store)

@@ -351,8 +351,10 @@ async def read_whole(attempt: Attempt, stream: AnswerStream, watch: RequestTimeo
     """Read the whole answer."""
     has_started, n_progress = False, 0
     while (chunk := await stream.next()) is not None and not chunk.data:
+        if not attempt.is_incremental:  # it is timed as a whole
+            continue
         has_moved, n_progress = stream.summary.n_progress != n_progress, stream.summary.n_progress
-        if attempt.is_incremental and (chunk.n_content or (has_started and has_moved)):  # else it is timed as a whole
+        if chunk.n_content or (has_started and has_moved):
             now = clock.now()
             watch.arm("idle_s", idle_s, now)
             if not has_started:

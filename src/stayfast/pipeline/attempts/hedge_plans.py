@@ -12,6 +12,7 @@ from typing import Any
 from stayfast.policy.merged_times import ElsewhereTimes
 from stayfast.policy.resilience.hedge import (
     ENOUGH_SAMPLES,
+    LEAST_AFTER_S,
     MIN_SAMPLES,
     NO_HEDGE,
     RECHOOSE_EVERY_S,
@@ -100,11 +101,14 @@ class MeanShare:
 class Hedging:
     """The hedging of one route. Belongs to one loop; nothing here awaits. Survives a reload with unchanged settings."""
 
-    __slots__ = ("_kinds", "_mean", "_n_used", "_series", "budget", "config", "elsewhere", "has_slow", "is_on", "retry")
+    __slots__ = ("_kinds", "_mean", "_n_used", "_series", "budget", "config", "elsewhere", "first_check_s", "has_slow",
+                 "is_on", "retry")
 
     def __init__(self, config: HedgeConfig, retry: RetryConfig) -> None:
         self.config = config
         self.is_on = config.mode != "off"
+        # after an attempt's start: no hedge is due earlier, and most fast requests have ended by then
+        self.first_check_s = 0.0 if config.mode == "race" else LEAST_AFTER_S
         self.retry = retry
         self.budget = RetryBudget(retry.budget, config.max_share if config.mode != "off" else 0.0)
         self._series: dict[tuple[UpstreamModel, bool], _Series] = {}

@@ -21,7 +21,7 @@ from stayfast.core.types import Stage
 from stayfast.http.client.response import Response
 from stayfast.http.client.upload import BodySource
 from stayfast.http.client.websocket import SocketHead, UpstreamSocket
-from stayfast.pipeline.exchange import Arrival, ReleaseStack
+from stayfast.pipeline.exchange import Arrival, release_all
 from stayfast.pipeline.passthrough.config import PassThroughConfig
 from stayfast.pipeline.passthrough.upstream import PassedUpstream
 from stayfast.wire.passthrough.headers import MAX_ID, forwarded_down, forwarded_up
@@ -83,7 +83,7 @@ class PassedCall:
         self._clock = clock
         self._sink = sink
         self._deadline_at = arrival.accepted_at + self.total_s
-        self._held = ReleaseStack()
+        self._held: list[Callable[[], None]] = []
         self._response: Response | None = None
         self._status = 0
         self._head_s: float | None = None
@@ -111,7 +111,7 @@ class PassedCall:
             except BaseException as error:
                 self._note_failure(mark, error)
                 raise
-            self._held.add(response.close)
+            self._held.append(response.close)
             status = response.status
             self._upstream.end_call(mark, is_failed=status >= 500 and status not in _NOT_OF_HEALTH)
             self._head_s = self._clock.now() - self.request.arrival.accepted_at
@@ -167,7 +167,7 @@ class PassedCall:
 
     def end(self, why: BaseException | None) -> None:
         """Release everything; closes the connection of an incomplete response. why: None: it was passed on whole."""
-        self._held.release()
+        release_all(self._held)
         self._upstream.n_in_flight -= 1
         if self.request.body is not None:
             self.n_bytes_up = self.request.body.n_read
@@ -195,7 +195,7 @@ class PassedCall:
             await upstream.take_rate()
             if takes_place:
                 place = await upstream.take_place(self._deadline_at, tenant)
-                self._held.add(lambda: upstream.leave_place(place))
+                self._held.append(lambda: upstream.leave_place(place))
         except BaseException:
             if refund is not None:
                 refund()

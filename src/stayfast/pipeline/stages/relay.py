@@ -6,7 +6,7 @@ from collections.abc import Callable
 from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, UpstreamFailed
 from stayfast.core.types import Allowance, AnswerSummary, Chunk, Outcome, Stage
-from stayfast.pipeline.exchange import Exchange, ReleaseStack, before_silence_ends_s, steps_timing
+from stayfast.pipeline.exchange import Exchange, before_silence_ends_s, release_all, steps_timing
 from stayfast.pipeline.plan import StartedAnswer
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
 from stayfast.pipeline.timing.token_timings import STALL_AFTER_S, SilenceClock, TokenTimings
@@ -21,10 +21,10 @@ class Reply:
     A class, not an async generator: a generator that is closed before its first item never runs its `finally`.
     """
 
-    __slots__ = ("_cadence", "_clock", "_ends_at", "_ex", "_held", "_idle_s", "_is_over", "_lead", "_n_chunks", "_on_end",
+    __slots__ = ("_cadence", "_clock", "_ends_at", "_ex", "_idle_s", "_is_over", "_lead", "_n_chunks", "_on_end",
                  "_silence", "_source", "_stream", "allowances")
 
-    def __init__(self, ex: Exchange, started: StartedAnswer, held: ReleaseStack, on_end: OnEnd, clock: Clock, *,
+    def __init__(self, ex: Exchange, started: StartedAnswer, on_end: OnEnd, clock: Clock, *,
                  allowances: tuple[Allowance, ...] = ()) -> None:
         ex.timeouts.disarm()  # waits are timed only while the client reads
         self.allowances = allowances  # what is left of the client's quota
@@ -33,7 +33,6 @@ class Reply:
         self._cadence = started.source.timings
         self._stream = started.stream
         self._lead: Chunk | None = started.first_chunk
-        self._held = held
         self._on_end = on_end
         self._clock = clock
         timeouts = ex.policy.timeouts
@@ -181,7 +180,7 @@ class Reply:
             self._ex.record.degrade(self.degraded)
         upstream_status = why.upstream_status if isinstance(why, UpstreamFailed) else None
         self._source.end(outcome, fault, upstream_status=upstream_status)
-        self._held.release()
+        release_all(self._ex.held)
         self._on_end(self._ex, why, self._stream.summary, self._cadence, self._n_chunks)
 
     def __repr__(self) -> str:

@@ -46,26 +46,24 @@ class Settle:
         ex.ledger.enter(SETTLE)
         ex.timeouts.stop()
         arrival, request, record = ex.arrival, ex.request, ex.record
-        if arrival.is_judgement:
-            return  # no request of a client; its attempts were reported, with their cost
-        if arrival.is_refresh:
-            result = "refreshed" if why is None else "shed" if isinstance(why, Shed) else "failed"
-            self._sink.emit(Renewed(ex.route or "", result, self._clock.now() - arrival.accepted_at))
+        if arrival.role and self._is_aside(ex, why):
             return
-        status, error = _status_and_error(why)
+        status, error = _status_and_error(why) if why is not None else (200, None)
         cached = record.cache
         trace = arrival.trace
         stages = ex.ledger.finish()
         if isinstance(why, StayfastError):
             last = record.attempts[-1].done if record.attempts else None
             why.server_timing = ex.ledger.server_timing() + (steps_timing(last.steps) if last is not None else "")
-        began_at, first_at = ex.ledger.entered_at, cadence.first_at if cadence is not None else None
-        usage = summary.usage if summary is not None else None
-        if (self._owners is not None and summary is not None and summary.response_id is not None
-            and arrival.tenant is not None
-                and request.api is RESPONSES_API):
-            self._owners.record(summary.response_id, arrival.tenant)
-        finish = summary.finish_reason[:MAX_WORD] if summary is not None and summary.finish_reason is not None else None
+        ttft_s = tpot_s = gap_max_s = usage = finish = None
+        if summary is not None and cadence is not None:
+            usage, first_at, gap_max_s = summary.usage, cadence.first_at, cadence.gap_max_s
+            finish = summary.finish_reason[:MAX_WORD] if summary.finish_reason is not None else None
+            ttft_s = first_at - arrival.accepted_at if first_at is not None else None
+            tpot_s = cadence.tpot_s(usage.output) if usage is not None else None
+            if (self._owners is not None and request.api is RESPONSES_API and arrival.tenant is not None
+                    and summary.response_id is not None):
+                self._owners.record(summary.response_id, arrival.tenant)
         done = RequestDone(
             request_id=arrival.request_id,
             api=request.api,
@@ -79,7 +77,7 @@ class Settle:
             stages=stages,
             upstream=record.upstream,
             n_attempts=len(record.attempts),
-            ttft_s=first_at - arrival.accepted_at if first_at is not None else None,
+            ttft_s=ttft_s,
             n_chunks=n_chunks,
             usage=usage,
             finish_reason=finish,
@@ -88,10 +86,10 @@ class Settle:
             total_s=ex.total_s,
             over_stage=ex.ledger.over_stage,
             degraded=record.degraded,
-            tpot_s=cadence.tpot_s(usage.output) if cadence is not None and usage is not None else None,
-            gap_max_s=cadence.gap_max_s if cadence is not None else None,
+            tpot_s=tpot_s,
+            gap_max_s=gap_max_s,
             trace=trace,
-            queue_s=began_at - arrival.accepted_at if began_at is not None else None,
+            queue_s=ex.ledger.queued_s,
             attempts=tuple([attempt.done for attempt in record.attempts if attempt.done is not None]),
             notes=tuple(record.notes),
             shed=why.reason if isinstance(why, Shed) else None,
@@ -110,6 +108,16 @@ class Settle:
             self._sampler.note_end(ex, done)
         elif why is None and not arrival.role and (versions := self._versions.get(ex.route)) is not None:
             versions.count(request.body, done)
+
+    def _is_aside(self, ex: Exchange, why: BaseException | None) -> bool:
+        """Whether it is no request of a client: a judgement, whose attempts were reported with their cost, or a refresh,
+        which is reported here.
+        """
+        arrival = ex.arrival
+        if arrival.is_refresh:
+            result = "refreshed" if why is None else "shed" if isinstance(why, Shed) else "failed"
+            self._sink.emit(Renewed(ex.route or "", result, self._clock.now() - arrival.accepted_at))
+        return arrival.is_refresh or arrival.is_judgement
 
 
 def name_cut(request: Request, summary: AnswerSummary | None) -> str | None:
@@ -130,9 +138,9 @@ def mark_body(body: bytes) -> int:
     return (hash(body[:: n // MARKED_BYTES + 1]) ^ hash(body[-MARKED_BYTES:]) ^ n * _ODD) & 0xFFFFFFFF
 
 
-def _status_and_error(why: BaseException | None) -> tuple[int, str | None]:
+def _status_and_error(why: BaseException) -> tuple[int, str | None]:
     if isinstance(why, StayfastError):
         return why.status, why.code
     if isinstance(why, Exception):
         return 500, type(why).__name__
-    return (200, None) if why is None else (CLIENT_LEFT, "client_left")
+    return CLIENT_LEFT, "client_left"

@@ -29,26 +29,20 @@ NEW_S = 2 * SLOT_S  # until the first check of a new request
 class TimerWheel:
     """The slots of one loop. Nothing here awaits."""
 
-    __slots__ = ("_loop", "_new", "_slots", "clock")
+    __slots__ = ("_new", "_slots", "clock", "loop")
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop  # the one that runs; set by the first request
         self._new: list[RequestTimeouts] = []
         self._slots: dict[int, list[RequestTimeouts]] = {}
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that ran at the first use."""
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        return self._loop
 
     def add_new(self, watched: "RequestTimeouts") -> float:
         """Schedule the first check of a new request; returns its latest instant."""
         new = self._new
         if not new:
-            self.loop.call_soon(lambda: self.loop.call_at(self.clock.now() + SLOT_S, self._fire_due))
+            self.loop = loop = asyncio.get_running_loop()
+            loop.call_soon(lambda: loop.call_at(self.clock.now() + SLOT_S, self._fire_due))
         new.append(watched)
         return self.clock.now() + NEW_S
 
@@ -89,20 +83,18 @@ OF_THE_STAGE = ("total_s", "budget_s")  # limits after which no other attempt is
 class RequestTimeouts:
     """The timeouts of one request. Only the task that made it may wait under them."""
 
-    __slots__ = ("_alarm", "_alarm_at", "_alarms", "_armed_at", "_bound_at", "_bound_limit", "_bound_s", "_deadline_at",
-                 "_due_at", "_handle", "_is_interrupted", "_limit", "_seconds", "_task", "_total_s", "fired")
+    __slots__ = ("_alarm", "_alarm_at", "_alarms", "_armed_at", "_bound", "_bound_at", "_deadline_at", "_handle",
+                 "_is_interrupted", "_limit", "_task", "_total_s", "_until", "fired")
 
     def __init__(self, alarms: TimerWheel, deadline_at: float, total_s: float) -> None:
         self._alarms = alarms
         self._deadline_at = deadline_at
         self._total_s = total_s
+        self._armed_at = alarms.add_new(self)  # the next check
         self._task = asyncio.current_task(alarms.loop)
         self._handle: asyncio.TimerHandle | None = None  # the exact timer
-        self._due_at: float | None = deadline_at  # None: no wait
-        self._armed_at = alarms.add_new(self)  # the next check
-        self._bound_at = deadline_at
-        self._bound_limit = self._limit = "total_s"
-        self._bound_s = self._seconds = total_s
+        self._until = self._bound_at = deadline_at  # the end of the present wait, and of any
+        self._limit = self._bound = ("total_s", total_s)  # which limits these are, by name, and their seconds
         self._alarm_at = inf
         self._alarm: Callable[[], None] | None = None
         self._is_interrupted = False
@@ -113,16 +105,14 @@ class RequestTimeouts:
     def set_bound(self, ends_at: float, now: float) -> None:
         """From now on no wait lasts beyond `ends_at`, nor beyond the deadline."""
         if ends_at < self._deadline_at:
-            self._bound_at, self._bound_s = ends_at, max(0.0, ends_at - now)
-            self._bound_limit = "budget_s"
+            self._bound_at, self._bound = ends_at, ("budget_s", max(0.0, ends_at - now))
         else:
-            self._bound_at, self._bound_s = self._deadline_at, self._total_s
-            self._bound_limit = "total_s"
+            self._bound_at, self._bound = self._deadline_at, ("total_s", self._total_s)
 
     def clone(self) -> "RequestTimeouts":
         """New timeouts with the same limits, for the task that runs now."""
         other = RequestTimeouts(self._alarms, self._deadline_at, self._total_s)
-        other._bound_at, other._bound_limit, other._bound_s = self._bound_at, self._bound_limit, self._bound_s
+        other._bound_at, other._bound = self._bound_at, self._bound
         return other
 
     def remove_bound(self) -> None:
@@ -131,27 +121,24 @@ class RequestTimeouts:
 
     def arm(self, limit: str, seconds: float, now: float) -> None:
         """Begin a wait of at most `seconds`, within the bound. limit: its name in the error."""
-        due_at = now + seconds
-        if due_at < self._bound_at:
-            self._limit, self._seconds = limit, seconds
-            self._wait_until(due_at)
-        else:
-            self.arm_bound()
+        until, self._limit = now + seconds, (limit, seconds)
+        if until >= self._bound_at:
+            until, self._limit = self._bound_at, self._bound
+        self._until = until
+        if until < self._armed_at:
+            self._schedule_check(until)
 
     def arm_bound(self) -> None:
         """Begin a wait that only the bound ends."""
-        self._limit, self._seconds = self._bound_limit, self._bound_s
-        self._wait_until(self._bound_at)
-
-    def _wait_until(self, due_at: float) -> None:
-        self._due_at = due_at
-        self._schedule_check(due_at)
+        self._until, self._limit = self._bound_at, self._bound
+        if self._until < self._armed_at:
+            self._schedule_check(self._until)
 
     def _schedule_check(self, at: float) -> None:
-        if at < self._armed_at:
-            self._armed_at = self._alarms.put(self, at)
-            if not self._armed_at:
-                self._set_timer(at)
+        """Check then, which is earlier than the next check."""
+        self._armed_at = self._alarms.put(self, at)
+        if not self._armed_at:
+            self._set_timer(at)
 
     def _set_timer(self, at: float) -> None:
         if self._handle is not None:
@@ -162,7 +149,8 @@ class RequestTimeouts:
     def schedule_hedge_check(self, at: float, alarm: Callable[[], None]) -> None:
         """Call `alarm` at that instant; it replaces the one before."""
         self._alarm_at, self._alarm = at, alarm
-        self._schedule_check(at)
+        if at < self._armed_at:
+            self._schedule_check(at)
 
     def cancel_hedge_check(self) -> None:
         self._alarm_at, self._alarm = inf, None
@@ -192,17 +180,16 @@ class RequestTimeouts:
         return now >= self._bound_at
 
     def timeout_error(self, stage: Stage) -> DeadlineExceeded:
-        return DeadlineExceeded(stage, self._bound_limit, self._bound_s)
+        return DeadlineExceeded(stage, *self._bound)
 
     def disarm(self) -> None:
         """The wait is over; its check stays scheduled."""
-        self._due_at = None
+        self._until = inf
 
     def stop(self) -> None:
         """The request is over. Breaks the cycle of timer, task and request."""
-        self._due_at = None
-        self._alarm_at, self._alarm = inf, None
-        self._task = None
+        self._until = self._alarm_at = inf
+        self._alarm = self._task = None
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -215,25 +202,24 @@ class RequestTimeouts:
         task = asyncio.current_task()
         if task is not None and task.uncancel() > 0:
             return None
-        return DeadlineExceeded(stage, self._limit, self._seconds)
+        return DeadlineExceeded(stage, *self._limit)
 
     def check_slot(self, ends_at: float) -> None:
         """A slot has begun: set an exact timer if this is due by `ends_at`, else schedule the next check."""
         if self._armed_at <= ends_at and self._handle is None:
             self._armed_at = inf
-        due_at = self._due_at
-        next_at = self._alarm_at if due_at is None or self._alarm_at < due_at else due_at
-        if next_at <= ends_at:
-            if next_at < self._armed_at:
+        next_at = min(self._until, self._alarm_at)
+        if next_at < self._armed_at:
+            if next_at <= ends_at:
                 self._set_timer(next_at)
-        elif next_at < inf:
-            self._schedule_check(next_at)
+            else:
+                self._schedule_check(next_at)
 
     def _check(self) -> None:
         self._handle = None
         self._armed_at = inf
         now = self._alarms.clock.now()
-        if self._due_at is not None and now >= self._due_at:
+        if now >= self._until:
             if not self._is_interrupted:
                 self.fired = True
                 if self._task is not None:
@@ -243,6 +229,6 @@ class RequestTimeouts:
         if alarm is not None and now >= self._alarm_at:
             self.cancel_hedge_check()
             alarm()
-        next_at = min(self._alarm_at, inf if self._due_at is None else self._due_at)
-        if next_at < inf:  # else the next wait arms it again
+        next_at = min(self._alarm_at, self._until)
+        if next_at < self._armed_at:  # else the next wait arms it again
             self._schedule_check(next_at)

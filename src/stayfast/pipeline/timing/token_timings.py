@@ -7,6 +7,8 @@ model that is always slow does not stall). The wait in which an answer was cut o
 
 from typing import Final
 
+from msgspec import Struct
+
 from stayfast.core.events import Fact, Sink, Stall, TokenGaps
 from stayfast.core.types import AnswerSummary
 
@@ -53,23 +55,19 @@ class SilenceClock:
         return f"<SilenceClock {self.seconds:.3g} s>"
 
 
-class TokenTimings:
+class TokenTimings(Struct, eq=False):
     """The instants of one answer. Owned by the task that reads it; costs two additions and a comparison a part."""
 
-    __slots__ = ("_gaps_s", "_longest_s", "_n_gaps", "_route", "_sink", "_stalled_s", "_upstream", "first_at", "last_at",
-                 "stalls")
-
-    def __init__(self, route: str, upstream: str, sink: Sink) -> None:
-        self._route = route
-        self._upstream = upstream
-        self._sink = sink
-        self._gaps_s: list[float] = []
-        self._n_gaps = 0  # emitted already
-        self._longest_s = 0.0
-        self._stalled_s = 0.0
-        self.first_at: float | None = None
-        self.last_at = 0.0
-        self.stalls: list[Stall] = []
+    _route: str
+    _upstream: str
+    _sink: Sink
+    first_at: float | None = None
+    last_at: float = 0.0
+    stalls: list[Stall] = []
+    _gaps_s: list[float] = []
+    _n_gaps: int = 0  # emitted already
+    _longest_s: float = 0.0
+    _stalled_s: float = 0.0
 
     def start(self, now: float) -> None:
         """The first content arrived."""

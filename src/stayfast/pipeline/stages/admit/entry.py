@@ -1,7 +1,7 @@
 """The limits of a request before it waits for a place: the size of its prompt, and the quota of its key; and its screen."""
 
 from stayfast.core.types import JOB, Stage
-from stayfast.pipeline.exchange import Exchange, ReleaseStack
+from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.stages.admit.key_quota import KeyQuotas
 from stayfast.pipeline.stages.admit.size_limit import SizeLimit
 
@@ -15,16 +15,15 @@ class EntryLimits:
         self._size = size
         self._key_quotas = key_quotas
 
-    def check(self, ex: Exchange, held: ReleaseStack) -> Exchange:
-        """The request, or a copy for the route of long prompts. held: gets what settles the key's quota. Raises Rejected
-        (413), Shed (429).
+    def check(self, ex: Exchange) -> Exchange:
+        """The request, or a copy for the route of long prompts. It holds its key's quota. Raises Rejected (413), Shed (429).
         """
         if ex.policy.size is not None:
             ex = self._size.fit(ex)
         if ex.arrival.key_id:
             settle = self._key_quotas.reserve(ex)
             if settle is not None:
-                held.add(settle)
+                ex.held.append(settle)
         return ex
 
     async def screen(self, ex: Exchange) -> Exchange:
@@ -42,7 +41,7 @@ class EntryLimits:
             return ex
         record.note(f"sent to route {found.route} by its class, from {ex.route}")
         moved = self._size.move(ex, found.route, is_bounded=True)
-        moved.enter(Stage.CACHE)
+        moved.ledger.enter(Stage.CACHE)
         try:
             if moved.policy.size is not None:
                 self._size.check(moved)

@@ -101,7 +101,7 @@ class Coalescer:
 
     async def _join(self, ex: Exchange, call: SharedCall, *, is_last: bool) -> StartedAnswer | None:
         """None: the call failed, and another one may not."""
-        ex.enter(CALL)
+        ex.ledger.enter(CALL)
         try:
             return await call.join(ex)
         except StayfastError as failed:

@@ -12,12 +12,12 @@ from random import Random
 from typing import Any
 
 from stayfast.core.clock import Clock
+from stayfast.core.constants import MAX_NAME
 from stayfast.core.deadline import Deadline
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
 from stayfast.core.events import Sink
 from stayfast.core.types import COUNT_APIS, Outcome, Stage
 from stayfast.pipeline.attempts.attempt import FALLBACK, FIRST, HEDGE, RETRY, Attempt, read_to_first_token, read_whole
-from stayfast.pipeline.attempts.hedge_plans import Hedging
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Plan, StartedAnswer
 from stayfast.pipeline.routing.selector import Target
@@ -31,24 +31,27 @@ from stayfast.pipeline.tiers.tiered_attempt import TieredAttempt
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
 from stayfast.pipeline.warm.route_pool import RoutePool
 from stayfast.policy.admission.price import price_of
+from stayfast.policy.resilience.breaker import BreakerState
 from stayfast.policy.resilience.retry import longest_wait_s
 from stayfast.policy.resilience.retry_budget import weight_of
 from stayfast.upstreams.base import Call, Sending
+
+_CLOSED = BreakerState.CLOSED
 
 
 class Caller:
     """Makes attempts until one brings content. Holds no state of a request."""
 
-    __slots__ = ("_clock", "_is_shedding", "_retrying", "_rng", "_sink", "_tasks")
+    __slots__ = ("_retrying", "_rng", "clock", "is_shedding", "sink", "tasks")
 
     def __init__(self, clock: Clock, rng: Random, sink: Sink, is_shedding: IsShedding | None = None) -> None:
         """is_shedding: None: the gateway rejects no request for overload."""
-        self._clock = clock
+        self.clock = clock
         self._rng = rng
-        self._sink = sink
-        self._is_shedding = is_shedding
+        self.sink = sink
+        self.is_shedding = is_shedding
         self._retrying = RetryPolicy(clock, rng, sink)
-        self._tasks = BackgroundTasks()
+        self.tasks = BackgroundTasks()
 
     def start(self, ex: Exchange, plan: Plan) -> Coroutine[Any, Any, StartedAnswer]:
         """The first attempt that brings content; of a whole answer, all of it. A fallback is tried when all candidates
@@ -57,7 +60,7 @@ class Caller:
         """
         ends_at, weight = ex.ledger.ends_at, weight_of(len(plan.prompt.request.body))
         if not ex.arrival.headers or not ex.arrival.is_sdk_retry:  # an SDK's retry earns no budget for more retries
-            plan.route.hedging.budget.deposit(weight, self._clock.now())
+            plan.route.hedging.budget.deposit(weight, self.clock.now())
         if plan.hold is not None:
             return self._call_when_ready(ex, plan, plan.hold, ends_at, weight)
         return self._call(ex, plan, ends_at, weight)
@@ -65,7 +68,7 @@ class Caller:
     def _call(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> Coroutine[Any, Any, StartedAnswer]:
         if plan.ladder is not None:
             return LadderCall(ex, plan, plan.ladder, ends_at, weight, call_targets=self._call_targets,
-                              fall_back=self._call_tiers, retrying=self._retrying, clock=self._clock).run()
+                              fall_back=self._call_tiers, retrying=self._retrying, clock=self.clock).run()
         if ex.request.start_within_s is not None or ex.arrival.start_within_s is not None:
             return self._call_within(ex, plan, ends_at, weight)
         if plan.fallback:
@@ -75,7 +78,7 @@ class Caller:
     async def _call_when_ready(self, ex: Exchange, plan: Plan, pool: RoutePool, ends_at: float, weight: float
                                ) -> StartedAnswer:
         """The same, after a replica became ready; from the fallback, which has its reserve, if none did."""
-        ready = await hold_until_ready(ex, plan, pool, self._clock)
+        ready = await hold_until_ready(ex, plan, pool, self.clock)
         if ready is not None:
             return await self._call(ex, ready, ends_at, weight)
         return await self._call_tiers(ex, plan, min(ends_at, ex.start_by), weight, NoReplicaReady(plan))
@@ -83,17 +86,17 @@ class Caller:
     async def _call_within(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> StartedAnswer:
         """The same, until the latest first token that the client wants."""
         start_by = min(ends_at, ex.start_by)
-        ex.timeouts.set_bound(start_by, self._clock.now())
+        ex.timeouts.set_bound(start_by, self.clock.now())
         try:
             if plan.fallback:
                 return await self._call_with_fallback(ex, plan, start_by, weight)
             return await self._call_targets(ex, plan, plan.candidates, start_by, is_last=True)
         finally:
-            ex.timeouts.set_bound(ends_at, self._clock.now())
+            ex.timeouts.set_bound(ends_at, self.clock.now())
 
     async def _call_with_fallback(self, ex: Exchange, plan: Plan, ends_at: float, weight: float) -> StartedAnswer:
         reserve_s = 0.0 if is_once(ex, plan) else ex.reserve_s
-        ex.timeouts.set_bound(ends_at - reserve_s, self._clock.now())
+        ex.timeouts.set_bound(ends_at - reserve_s, self.clock.now())
         try:
             return await self._call_targets(ex, plan, plan.candidates, ends_at - reserve_s, is_last=False)
         except StayfastError as failed:
@@ -104,13 +107,13 @@ class Caller:
         """The first fallback tier that answers. Each tier has its part of the reserve, and what earlier tiers left of
         theirs.
         """
-        now = self._clock.now()
+        now = self.clock.now()
         tiers = [tier for tier in plan.fallback if awake(plan, tier, now, ends_at)]
         budget, n_left = plan.route.hedging.budget, len(tiers)
         is_stateful = is_once(ex, plan)
         reserve_s = 0.0 if is_stateful else ex.reserve_s
         for targets in tiers:
-            now = self._clock.now()
+            now = self.clock.now()
             if ends_at - now < plan.route.retry.min_remaining_s or not allows_fallback(failed, is_once=is_stateful):
                 break
             pool = targets[0].member.retry_budget
@@ -141,7 +144,7 @@ class Caller:
         if plan.route.hedging.has_slow and len(targets) > 1:  # slow ones last: a hedge would leave them at once
             request = plan.prompt.request
             slow = plan.route.hedging.slow_upstreams([target.upstream_model(request.model) for target in targets],
-                                                     self._clock.now(), is_whole=not request.stream)
+                                                     self.clock.now(), is_whole=not request.stream)
             targets = sorted(targets, key=lambda target: target.member.upstream.name in slow)
         candidates = self._reachable(ex, plan, targets, ends_at - ex.grace_s)
         n_made = n_free = 0  # attempts that count, and those by which no upstream did any work
@@ -180,7 +183,7 @@ class Caller:
 
     def _reachable(self, ex: Exchange, plan: Plan, targets: Sequence[Target], ends_at: float) -> deque[Target]:
         """The targets that are not expected to hang. Raises AllHanging."""
-        now = self._clock.now()
+        now = self.clock.now()
         found = awake(plan, targets, now, ends_at)
         if not found:
             names = ", ".join(target.member.upstream.name for target in targets)
@@ -191,8 +194,8 @@ class Caller:
     async def _wait_for_target(self, ex: Exchange, plan: Plan, candidates: deque[Target], ends_at: float) -> Target:
         """`choose_target`, without targets that began to hang during the wait. Raises AllHanging if all did."""
         while True:
-            target = await choose_target(ex, plan, candidates, ends_at, self._clock)
-            now = self._clock.now()
+            target = await choose_target(ex, plan, candidates, ends_at, self.clock)
+            now = self.clock.now()
             if awake(plan, (target,), now, ends_at - ex.grace_s):
                 return target
             target.member.limiter_of(plan.lane).grant_waiters()  # the free place goes to the next waiting request
@@ -202,31 +205,46 @@ class Caller:
 
     async def _attempt(self, ex: Exchange, plan: Plan, target: Target, others: Sequence[Target], ends_at: float, *,
                        n_made: int, is_last: bool) -> StartedAnswer:
-        """One attempt, after `n_made` others, and its hedges if it is slow."""
+        """One attempt in the request's own task, after `n_made` others; the answer of a hedge if that was quicker."""
         attempt = self.begin(ex, plan, ends_at, target)
-        request, hedging = plan.prompt.request, plan.route.hedging
-        if not hedging.is_on or request.stream is not attempt.is_incremental or not _may_hedge(ex, hedging):
-            return await self._read(ex, attempt, None, is_last=is_last)
-        hedged = HedgedCall(ex, plan, attempt, others, n_made=n_made, begin=partial(self.begin, ex, plan, ends_at),
-                            begin_retry=partial(self._begin_retry, ex, plan, ends_at), tasks=self._tasks,
-                            clock=self._clock, sink=self._sink, is_shedding=self._is_shedding)
-        started: StartedAnswer | None = None
+        ex.record.use_upstream(target.member.upstream.name)
+        hedged = started = None
+        if _may_hedge(ex, plan, attempt):
+            hedged = HedgedCall(self, ex, plan, ends_at, attempt, plan.hedge_to or others, n_made + 1)
+            ex.timeouts.schedule_hedge_check(attempt.began_at + plan.route.hedging.first_check_s, hedged.schedule)
+        limits = ex.policy.timeouts
+        if attempt.is_incremental:
+            ex.timeouts.arm("first_token_s", limits.first_token_s, attempt.began_at)
+        else:  # a whole answer has no first token
+            ex.timeouts.arm_bound()
         try:
             try:
-                started = await self._read(ex, attempt, hedged, is_last=is_last)
+                attempt.stream = stream = await attempt.open()
+                lead = await (read_to_first_token(attempt, stream) if attempt.call.request.stream
+                              else read_whole(attempt, stream, ex.timeouts, limits.idle_s, self.clock))
+                started = StartedAnswer(attempt, stream, lead)
+            except asyncio.CancelledError as why:
+                started = self._end_interrupted(ex, attempt, hedged, why, is_last=is_last)
             except UpstreamFailed as failed:
-                if hedged.has_hedges:
-                    hedged.replace(attempt, failed)
-                    started = await hedged.wait_for_others(ex.policy.timeouts.first_token_s,
-                                                           ends_partial=is_last and ex.policy.ends_partial)
-                if started is None:
-                    raise
+                self._end_failed(ex, attempt, failed)
+                raise
+            except BaseException:
+                attempt.abandon()
+                raise
+            finally:
+                ex.timeouts.disarm()
+        except UpstreamFailed as failed:
+            started = await hedged.wait_for_others(attempt, failed, is_last=is_last) if hedged is not None else None
+            if started is None:
+                raise
         finally:
-            hedged.end(started)
-        ex.record.use_upstream(started.source.name)
+            if hedged is not None:
+                hedged.end(started)
+        if started.source is not attempt:
+            ex.record.use_upstream(started.source.name)
         return started
 
-    def _begin_retry(self, ex: Exchange, plan: Plan, ends_at: float, failed: UpstreamFailed, others: Sequence[Target], *,
+    def begin_retry(self, ex: Exchange, plan: Plan, ends_at: float, failed: UpstreamFailed, others: Sequence[Target], *,
                      of: Attempt, n_made: int) -> Attempt | None:
         """An attempt in place of one that failed while others run, at a target that was not tried. None: there is none."""
         target = self._retrying.choose_concurrent(ex, plan, failed, others, of=of.member, n_made=n_made,
@@ -243,65 +261,44 @@ class Caller:
         price, layout = price_of(target.prices, model) if target.prices else None, plan.prompt.layout
         arrival, caps = ex.arrival, ex.policy.cap
         if caps is not None:
-            request = caps.limit(request, target, deadline.at - ex.grace_s, self._clock.now(), role=arrival.role,
+            request = caps.limit(request, target, deadline.at - ex.grace_s, self.clock.now(), role=arrival.role,
                                  note=ex.record.note)
         call = Call(request, model, arrival.request_id, deadline, ex.policy.timeouts.connect_s, arrival.headers,
-                    arrival.new_span(self._rng), False,
+                    arrival.new_span(self._rng) if arrival.trace is not None else None, False,
                     layout.new_marker(upstream.name, model, price) if layout is not None else None,
                     arrival.tenant, arrival.events, ex.policy.ends_partial and not request.stream, Sending(),
                     ex.policy.counting if request.api in COUNT_APIS else None, route=plan.route.name,
                     note=ex.record.notes.append)  # a bound method of the record would make a cycle
         hedging = plan.route.hedging
         known = None  # those of judgements, jobs and token counts are unlike answers to clients
-        if hedging.is_on and not arrival.is_judgement and not arrival.is_job and call.counting is None:
-            known = hedging.first_tokens(target.upstream_model(request.model), len(request.body),
-                                         is_whole=not request.stream)
+        if hedging.is_on and call.counting is None and not (arrival.role and (arrival.is_judgement or arrival.is_job)):
+            known = hedging.first_tokens((upstream.name, model[:MAX_NAME]), len(request.body), is_whole=not request.stream)
         learner = target.learner
         make = Attempt if learner is None else partial(TieredAttempt, learner)
         attempt = make(target.member, call, plan.route.name, len(ex.record.attempts) + 1, is_incremental=is_incremental,
-                          clock=self._clock, sink=self._sink, price=price, first_tokens=known,
+                          clock=self.clock, sink=self.sink, price=price, first_tokens=known,
                           role=HEDGE if is_hedge else _role_of(ex, plan, target), aim=plan.feedback, lane=plan.lane)
         ex.record.add_attempt(attempt)
         if caps is not None:
             caps.watch(attempt)
         return attempt
 
-    async def _read(self, ex: Exchange, attempt: Attempt, hedged: HedgedCall | None, *, is_last: bool) -> StartedAnswer:
-        """The answer of an attempt in the request's own task, or of a hedge that was quicker."""
-        timeouts = ex.policy.timeouts
-        ex.record.use_upstream(attempt.name)
-        if attempt.is_incremental:
-            ex.timeouts.arm("first_token_s", timeouts.first_token_s, attempt.began_at)
-        else:  # a whole answer has no first token
-            ex.timeouts.arm_bound()
-        try:
-            attempt.stream = stream = await attempt.open()
-            if attempt.call.request.stream:
-                lead = await read_to_first_token(attempt, stream)
-            else:
-                lead = await read_whole(attempt, stream, ex.timeouts, timeouts.idle_s, self._clock)
-        except asyncio.CancelledError as why:
-            started = hedged.take_winner() if hedged is not None else None
-            if started is None:
-                return self._end_interrupted(ex, attempt, hedged, why, is_last=is_last)
-            attempt.mark_lost()
-            return started
-        except UpstreamFailed as failed:
-            if failed.fault is Fault.TIMEOUT and ex.timeouts.is_over(self._clock.now()):  # it fired before our own timer
-                attempt.end(Outcome.DROPPED, Fault.TIMEOUT.value, is_failure=attempt.is_late)
-                raise ex.timeouts.timeout_error(Stage.CALL) from None
-            attempt.fail(failed)
-            raise
-        except BaseException:
-            attempt.abandon()
-            raise
-        finally:
-            ex.timeouts.disarm()
-        return StartedAnswer(attempt, stream, lead)
+    def _end_failed(self, ex: Exchange, attempt: Attempt, failed: UpstreamFailed) -> None:
+        """End an attempt that failed. Raises DeadlineExceeded if its time is up: its own timer fired before ours."""
+        if failed.fault is Fault.TIMEOUT and ex.timeouts.is_over(self.clock.now()):
+            attempt.end(Outcome.DROPPED, Fault.TIMEOUT.value, is_failure=attempt.is_late)
+            raise ex.timeouts.timeout_error(Stage.CALL) from None
+        attempt.fail(failed)
 
     def _end_interrupted(self, ex: Exchange, attempt: Attempt, hedged: HedgedCall | None, why: asyncio.CancelledError, *,
                          is_last: bool) -> StartedAnswer:
-        """End a cancelled attempt. By our timeout: a partial answer or an error; else the cancellation is raised."""
+        """End a cancelled attempt. By a quicker hedge: its answer; by our timeout: a partial answer or an error; else the
+        cancellation is raised.
+        """
+        winner = hedged.take_winner() if hedged is not None else None
+        if winner is not None:
+            attempt.mark_lost()
+            return winner
         late = ex.timeouts.take_timeout_error(Stage.CALL)
         if late is None:
             attempt.abandon()
@@ -320,29 +317,35 @@ class Caller:
 
 
 def awake(plan: Plan, targets: Sequence[Target], now: float, ends_at: float) -> Sequence[Target]:
-    """The targets at which a call that starts now is not expected to hang until it fails."""
-    model, most_s = plan.prompt.request.model, longest_wait_s(plan.route.retry, ends_at - now)
-    return [target for target in targets if not target.member.health_of(target.model or model).is_hanging(most_s, now)]
+    """The targets at which a call that starts now is not expected to hang until it fails: above all those whose breaker is
+    closed.
+    """
+    model, retry = plan.prompt.request.model, plan.route.retry
+    return [target for target in targets
+            if (health := target.member.health_of(target.model or model)).breaker.state is _CLOSED
+            or not health.is_hanging(longest_wait_s(retry, ends_at - now), now)]
 
 
 def _role_of(ex: Exchange, plan: Plan, target: Target) -> str:
     """Why an attempt is made that is no hedge."""
     if ex.arrival.role or plan.role:
         return ex.arrival.role or plan.role
-    if ex.record.degraded == "fallback" or any(target is other for tier in plan.fallback for other in tier):
+    is_fallback = plan.fallback and any(target is other for tier in plan.fallback for other in tier)
+    if is_fallback or ex.record.degraded == "fallback":
         return FALLBACK
     return RETRY if ex.record.attempts else FIRST
 
 
-def _may_hedge(ex: Exchange, hedging: Hedging) -> bool:
-    """Whether two attempts may run at a time: not of an SDK's retry, a judgement or a job, nor if a request changes state.
-    """
-    request = ex.request
-    if ex.arrival.is_judgement or ex.arrival.is_job:
+def _may_hedge(ex: Exchange, plan: Plan, attempt: Attempt) -> bool:
+    """Whether others may run beside it: not of an SDK's retry, a judgement or a job, nor if a request changes state."""
+    request, arrival, hedging = ex.request, ex.arrival, plan.route.hedging
+    if not hedging.is_on or request.stream is not attempt.is_incremental:
+        return False
+    if arrival.role and (arrival.is_judgement or arrival.is_job):
         return False
     if (request.is_stateful or request.is_stored) and not hedging.config.allow_stateful:
         return False
-    return not ex.arrival.headers or not ex.arrival.is_sdk_retry
+    return not arrival.headers or not arrival.is_sdk_retry
 
 
 class _TimedOut(UpstreamFailed):

@@ -9,6 +9,9 @@ For a request that is answered in time, all this costs one timer.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
+from typing import Protocol
+
+from msgspec import Struct
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import StayfastError, UpstreamFailed
@@ -21,7 +24,7 @@ from stayfast.pipeline.plan import Plan, StartedAnswer
 from stayfast.pipeline.routing.selector import Target
 from stayfast.pipeline.tasks import BackgroundTasks
 from stayfast.pipeline.timing.timeouts import OF_THE_STAGE
-from stayfast.policy.resilience.hedge import LEAST_AFTER_S, HedgePlan
+from stayfast.policy.resilience.hedge import HedgePlan
 from stayfast.policy.resilience.retry_budget import weight_of
 
 REPLAN_S = 1.0  # until the next check, if by present knowledge no hedge would help
@@ -45,53 +48,47 @@ def longest_part(attempts: Iterable[Attempt]) -> StartedAnswer | None:
     return None
 
 
-class HedgedCall:
+class AttemptMaker(Protocol):
+    """What hedged calls of all requests share: `Caller`."""
+
+    clock: Clock
+    sink: Sink
+    tasks: BackgroundTasks
+    is_shedding: IsShedding | None  # None: the gateway rejects no request for overload
+
+    def begin(self, ex: Exchange, plan: Plan, ends_at: float, target: Target, *, is_hedge: bool = False) -> Attempt:
+        """An attempt of which nothing is sent yet; the caller must end it."""
+
+    def begin_retry(self, ex: Exchange, plan: Plan, ends_at: float, failed: UpstreamFailed, others: Sequence[Target], *,
+                    of: Attempt, n_made: int) -> Attempt | None:
+        """An attempt in place of one that failed while others run. None: no target is left."""
+
+
+class HedgedCall(Struct, eq=False):
     """The first attempt of a request, with its hedges and retries. Owned by the request's task, which must call `end`."""
 
-    __slots__ = ("_begin", "_begin_retry", "_clock", "_concurrent", "_ex", "_hedging", "_is_over", "_is_shedding",
-                 "_is_whole", "_lane", "_late", "_n_bytes", "_n_hedges", "_n_made", "_n_running", "_others", "_over",
-                 "_refused", "_running", "_sink", "_tasks", "_winner")
-
-    def __init__(self, ex: Exchange, plan: Plan, first: Attempt, others: Sequence[Target], *, n_made: int,
-                 begin: Callable[..., Attempt], begin_retry: Callable[..., Attempt | None], tasks: BackgroundTasks,
-                 clock: Clock, sink: Sink, is_shedding: IsShedding | None = None) -> None:
-        """begin, begin_retry: the methods of `Caller`, bound to this request and plan."""
-        self._ex = ex
-        self._n_made = n_made + 1  # attempts without the hedges
-        self._begin = begin
-        self._begin_retry = begin_retry
-        self._running = first  # the newest attempt
-        self._others = plan.hedge_to or others  # targets, best first, including that of the first attempt
-        self._hedging = plan.route.hedging
-        self._lane = plan.lane
-        self._tasks = tasks
-        self._clock = clock
-        self._sink = sink
-        self._is_shedding = is_shedding
-        self._concurrent: list[tuple[Attempt, asyncio.Task[None]]] = []  # hedges and retries
-        self._n_hedges = self._n_running = 0
-        self._refused = ""
-        self._winner: StartedAnswer | None = None
-        self._over: asyncio.Future[None] | None = None  # resolved when all hedges and retries have failed
-        self._is_over = False
-        self._late: Attempt | None = None  # the last attempt reported as late
-        self._n_bytes = len(ex.request.body)
-        self._is_whole = not ex.request.stream
-        if self._hedging.config.mode == "race":
-            self._schedule(first.began_at)
-        else:  # no hedge is due earlier, and most fast requests have ended by then
-            ex.timeouts.schedule_hedge_check(first.began_at + LEAST_AFTER_S, lambda: self._schedule(self._running.began_at))
-
-    @property
-    def has_hedges(self) -> bool:
-        """Whether a hedge runs, or has won."""
-        return self._n_running > 0 or self._winner is not None
+    _maker: AttemptMaker
+    _ex: Exchange
+    _plan: Plan
+    _ends_at: float
+    _running: Attempt  # the newest attempt
+    _others: Sequence[Target]  # targets, best first, including that of the first attempt
+    _n_made: int  # attempts without the hedges
+    _concurrent: list[tuple[Attempt, asyncio.Task[None]]] = []  # hedges and retries
+    _n_hedges: int = 0
+    _n_running: int = 0
+    _refused: str = ""
+    _winner: StartedAnswer | None = None
+    _over: asyncio.Future[None] | None = None  # resolved when all hedges and retries have failed
+    _is_over: bool = False
+    _late: Attempt | None = None  # the last attempt reported as late
 
     def replace(self, attempt: Attempt, failed: UpstreamFailed) -> None:
         """An attempt failed while another one runs: begin a retry in its place, if an untried target is left."""
         if self._is_over or self._winner is not None or self._ex.timeouts.has_cancelled:
             return
-        another = self._begin_retry(failed, self._others, of=attempt, n_made=self._n_made)
+        another = self._maker.begin_retry(self._ex, self._plan, self._ends_at, failed, self._others, of=attempt,
+                                          n_made=self._n_made)
         if another is not None:
             self._n_made += 1
             self._send(another)
@@ -104,15 +101,19 @@ class HedgedCall:
         """The hedges and retries that are running."""
         return [attempt for attempt, _ in self._concurrent if attempt.done is None]
 
-    async def wait_for_others(self, first_token_s: float, *, ends_partial: bool = False) -> StartedAnswer | None:
-        """Wait for the hedges and retries after the first attempt has failed; None if all fail. ends_partial: at the
-        deadline, return the longest part of an answer. Raises DeadlineExceeded, CancelledError.
+    async def wait_for_others(self, attempt: Attempt, failed: UpstreamFailed, *, is_last: bool) -> StartedAnswer | None:
+        """After the first attempt has failed, the answer of a hedge or retry; None if none runs, or all fail. is_last: no
+        fallback follows, so that a part of a whole answer may be returned at the deadline. Raises DeadlineExceeded,
+        CancelledError.
         """
         if self._winner is not None:
             return self.take_winner()
-        timeouts = self._ex.timeouts
+        if not self._n_running:
+            return None
+        self.replace(attempt, failed)
+        policy, request, timeouts = self._ex.policy, self._ex.request, self._ex.timeouts
         self._over = asyncio.get_running_loop().create_future()
-        timeouts.arm("first_token_s", first_token_s, self._clock.now())
+        timeouts.arm("first_token_s", policy.timeouts.first_token_s, self._maker.clock.now())
         try:
             await self._over
         except asyncio.CancelledError:
@@ -123,7 +124,8 @@ class HedgedCall:
             if late is None:
                 raise
             if late.limit in OF_THE_STAGE:
-                part = longest_part(self.running()) if ends_partial and self._is_whole else None
+                ends_partial = is_last and policy.ends_partial and not request.stream
+                part = longest_part(self.running()) if ends_partial else None
                 if part is None:
                     raise late from None
                 return part
@@ -144,24 +146,29 @@ class HedgedCall:
                 continue  # its task has ended
             task.cancel()
 
-    def _schedule(self, since: float) -> None:
+    def schedule(self) -> None:
+        """Plan the next hedge, and check then whether to send it."""
         running, others = self._running, self._others
         for second in others:
             if second.member is not running.member:
                 break
         else:
             second = others[0]
-        plan = self._hedging.plan_hedge(running.upstream_model, self._upstream_model(second), self._n_bytes, since,
-                                        is_whole=self._is_whole)
-        self._ex.timeouts.schedule_hedge_check(since + (plan.after_s if plan.after_s < inf else REPLAN_S), self._check)
+        after_s = self._plan_hedge(second, running.began_at).after_s
+        self._ex.timeouts.schedule_hedge_check(running.began_at + (after_s if after_s < inf else REPLAN_S), self._check)
+
+    def _plan_hedge(self, target: Target, now: float) -> HedgePlan:
+        request = self._ex.request
+        return self._plan.route.hedging.plan_hedge(self._running.upstream_model, self._upstream_model(target),
+                                                   len(request.body), now, is_whole=not request.stream)
 
     def _check(self) -> None:
         """Send a hedge, or check again later. Called by the timer."""
-        ex, hedging, now = self._ex, self._hedging, self._clock.now()
+        ex, hedging, now = self._ex, self._plan.route.hedging, self._maker.clock.now()
         target = self._choose_target()
         running, name = self._running, target.member.upstream.name
-        plan = hedging.plan_hedge(running.upstream_model, self._upstream_model(target), self._n_bytes, now,
-                                  is_whole=self._is_whole)
+        budget, weight = hedging.budget, weight_of(len(ex.request.body))
+        plan = self._plan_hedge(target, now)
         if plan.after_s == inf:
             if not self._refused and not now - running.began_at < LONG * plan.usual_s < inf:
                 self._refused = NO_HELP
@@ -174,49 +181,48 @@ class HedgedCall:
             return
         if self._late is not running:
             self._late = running
-            hedging.note_late(running.upstream_model, now, is_whole=self._is_whole)
+            hedging.note_late(running.upstream_model, now, is_whole=not ex.request.stream)
         refused = self._find_refusal(target, plan.usual_s, now)
         if refused:
             if self._refused in ("", NO_HELP):
                 self._refused = refused
                 if refused == "budget":
-                    hedging.budget.record_blocked_hedge(weight_of(self._n_bytes), now)
+                    budget.record_blocked_hedge(weight, now)
                 hedge_event = self._emit_event(plan, name, now, refused)
                 at = f" ({describe_budget(hedge_event.spent, hedge_event.budget)})" if refused == "budget" else ""
                 ex.record.note(f"not hedged to {name} at once: {WHY_NOT[refused]}{at}")
             self._ex.timeouts.schedule_hedge_check(now + RECHECK_S, self._check)
             return
-        budget, weight = hedging.budget, weight_of(self._n_bytes)
         ex.record.note(f"hedged to {name}: {self._emit_event(plan, name, now, '').why}")
         if hedging.config.mode != "race":  # the hedges of a race are configured, so they are not charged to the budget
             budget.withdraw_hedge(weight, now)
             target.member.retry_budget.withdraw(weight, now)
         self._n_hedges += 1
-        self._send(self._begin(target, is_hedge=True))
+        self._send(self._maker.begin(ex, self._plan, self._ends_at, target, is_hedge=True))
         if self._n_hedges < hedging.max_extra:
-            self._schedule(now)
+            self.schedule()
 
     def _emit_event(self, plan: HedgePlan, to: str, now: float, refused: str) -> Hedged:
-        hedging = self._hedging
+        hedging = self._plan.route.hedging
         fact = Hedged(self._ex.route or "", self._running.name, now, refused, to, plan.after_s, plan.quantile, plan.n,
                       hedging.budget.hedged_share(now), hedging.config.max_share)
-        self._sink.emit(fact)
+        self._maker.sink.emit(fact)
         return fact
 
     def _find_refusal(self, target: Target, usual_s: float, now: float) -> str:
         """The reason (a key of WHY_NOT) why no hedge may be sent now; empty: one may."""
-        member, hedging = target.member, self._hedging
-        if not member.limiter_of(self._lane).has_room or member.is_failing(now, target.model or self._ex.request.model):
+        member, hedging, is_shedding = target.member, self._plan.route.hedging, self._maker.is_shedding
+        if not member.limiter_of(self._plan.lane).has_room or member.is_failing(now, target.model or self._ex.request.model):
             return "busy"
         if self._ex.deadline.at - self._ex.grace_s - now < usual_s:
             return "deadline"
-        if self._is_shedding is not None and self._is_shedding(now):
+        if is_shedding is not None and is_shedding(now):
             return "shedding"
         if hedging.config.mode == "race":
             return ""
-        if hedging.is_slow(self._upstream_model(target), now, is_whole=self._is_whole):
+        if hedging.is_slow(self._upstream_model(target), now, is_whole=not self._ex.request.stream):
             return "slow"
-        n_more, weight = hedging.max_extra - self._n_hedges - 1, weight_of(self._n_bytes)
+        n_more, weight = hedging.max_extra - self._n_hedges - 1, weight_of(len(self._ex.request.body))
         has_budget = hedging.budget.may_hedge(weight, now, n_more) and member.retry_budget.has_room(weight, now)
         return "" if has_budget else "budget"
 
@@ -226,13 +232,13 @@ class HedgedCall:
         """
         if len(self._others) == 1:
             return self._others[0]
-        now, hedging = self._clock.now(), self._hedging
+        now, hedging, request = self._maker.clock.now(), self._plan.route.hedging, self._ex.request
         already_called = {self._running.member, *(attempt.member for attempt, _ in self._concurrent)}
 
         def rank(target: Target) -> tuple[bool, bool, bool, bool]:
-            member, model = target.member, target.model or self._ex.request.model
-            is_slow = hedging.is_slow(self._upstream_model(target), now, is_whole=self._is_whole)
-            return (not member.limiter_of(self._lane).has_room or member.is_failing(now, model), is_slow,
+            member, model = target.member, target.model or request.model
+            is_slow = hedging.is_slow(self._upstream_model(target), now, is_whole=not request.stream)
+            return (not member.limiter_of(self._plan.lane).has_room or member.is_failing(now, model), is_slow,
                     member in already_called,
                     not member.is_healthy(now, model))
 
@@ -244,7 +250,7 @@ class HedgedCall:
     def _send(self, attempt: Attempt) -> None:
         self._running = attempt
         self._n_running += 1
-        self._concurrent.append((attempt, self._tasks.spawn(self._run(attempt))))
+        self._concurrent.append((attempt, self._maker.tasks.spawn(self._run(attempt))))
 
     async def _run(self, attempt: Attempt) -> None:
         """The Task of a hedge or retry."""
@@ -257,7 +263,7 @@ class HedgedCall:
             if ex.request.stream:
                 lead = await read_to_first_token(attempt, stream)
             else:
-                lead = await read_whole(attempt, stream, self._ex.timeouts, ex.policy.timeouts.idle_s, self._clock)
+                lead = await read_whole(attempt, stream, self._ex.timeouts, ex.policy.timeouts.idle_s, self._maker.clock)
         except UpstreamFailed as failed:
             attempt.fail(failed)
             self.replace(attempt, failed)

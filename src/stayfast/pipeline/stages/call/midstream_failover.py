@@ -180,8 +180,8 @@ class Guarded(Caller):
         attempt, summary = started.source, started.stream.summary
         if not isinstance(attempt, Attempt) or summary.is_complete or summary.is_cut:
             return started
-        guard = StreamGuard(ex, plan, attempt, started, clock=self._clock, sink=self._sink,
-                      failover=FailoverStream(ex, plan, clock=self._clock, rng=self._rng, sink=self._sink))
+        guard = StreamGuard(ex, plan, attempt, started, clock=self.clock, sink=self.sink,
+                      failover=FailoverStream(ex, plan, clock=self.clock, rng=self._rng, sink=self.sink))
         return StartedAnswer(guard, guard, started.first_chunk)
 
 
