@@ -15,7 +15,7 @@ import msgspec
 
 from stayfast.core.types import AnswerSummary, Api, Chunk, Request
 from stayfast.wire import sse
-from stayfast.wire.chat.stream_decoder import ChatCollector, ChatDecoder, OddUsageDecoder
+from stayfast.wire.chat.stream_decoder import ChatCollector, ChatDecoder, OddUsageDecoder, WholeChatDecoder
 from stayfast.wire.chat.stream_encoder import ChatEncoder, CompletionsEncoder
 from stayfast.wire.converse.stream_decoder import ConverseDecoder
 from stayfast.wire.dialect import (
@@ -434,25 +434,29 @@ def make_transcoder(source: Api, request: Request, *, source_streams: bool, upst
     if request.stream and not source_streams:
         raise ValueError("a whole answer cannot be streamed")
     summary = AnswerSummary()
-    if request.api is Api.EMBEDDINGS and not is_same:
+    if is_same and not (source_streams and source.can_stream):
+        return _make_verbatim(source, request, upstream, summary)
+    if request.api is Api.EMBEDDINGS:
         return TranslatedEmbeddings(GeminiEmbeddingsDecoder(upstream, request, summary))
-    if source is Api.RERANK:
-        return RerankAnswer(RerankDecoder(upstream, request, summary))
-    if not source.can_stream:
-        return WholeAnswer(UntranslatedDecoder(upstream, source, summary))
     decoder = make_decoder(source, request, upstream, summary, answer_id, has_odd_usage=has_odd_usage)
-    ends_with_done = request.api in DONE_TERMINATED_APIS
-    if request.stream and is_same:
-        return PassthroughStream(decoder, ends_with_done=ends_with_done, hide_usage=hide_usage)
     if request.stream:
-        return TranslatedStream(decoder, make_encoder(request, created_at), make_splitter(source),
-                                is_named=not ends_with_done)
+        ends_with_done = request.api in DONE_TERMINATED_APIS
+        return PassthroughStream(decoder, ends_with_done=ends_with_done, hide_usage=hide_usage) if is_same else (
+            TranslatedStream(decoder, make_encoder(request, created_at), make_splitter(source), is_named=not ends_with_done))
     if is_same:
-        return (CollectedStream(decoder, make_collector(source), make_splitter(source)) if source_streams
-                else WholeAnswer(decoder))
+        return CollectedStream(decoder, make_collector(source), make_splitter(source))
     rewrite = AnswerRewriter(make_encoder(request, created_at), make_collector(request.api))
-    return (CollectedStream(decoder, rewrite, make_splitter(source)) if source_streams
-            else TranslatedAnswer(decoder, rewrite))
+    return CollectedStream(decoder, rewrite, make_splitter(source)) if source_streams else TranslatedAnswer(decoder, rewrite)
+
+
+def _make_verbatim(api: Api, request: Request, upstream: str, summary: AnswerSummary) -> WholeAnswer:
+    """The reader of a whole answer that passes in its own dialect."""
+    if api in DONE_TERMINATED_APIS:
+        return WholeAnswer(WholeChatDecoder(upstream, summary))
+    if api is Api.RERANK:
+        return RerankAnswer(RerankDecoder(upstream, request, summary))
+    return WholeAnswer(make_decoder(api, request, upstream, summary) if api.can_stream
+                       else UntranslatedDecoder(upstream, api, summary))
 
 
 def make_splitter(api: Api) -> sse.EventSplitter | FrameSplitter:
