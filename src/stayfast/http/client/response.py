@@ -62,8 +62,7 @@ class RequestTemplate:
         self.headers = headers
         self.upstream = upstream
         self.has_body = not is_streamed and method not in ("GET", "HEAD")
-        fields = "\r\n".join([f"host: {authority}", *map(": ".join, headers), ""])
-        self.text = f"{method} {path} HTTP/1.1\r\n{fields}"
+        self.text = "\r\n".join((f"{method} {path} HTTP/1.1", f"host: {authority}", *map(": ".join, headers)))
         self.n_lines = len(headers) + 2  # checked in EncodedRequest: more lines mean a line end inside a field
 
 
@@ -75,13 +74,13 @@ class EncodedRequest:
 
     def __init__(self, template: RequestTemplate, headers: Sequence[tuple[str, str]], body: bytes) -> None:
         """Raises UpstreamFailed MALFORMED for a field that HTTP cannot carry; the message quotes no value."""
-        n_lines = template.n_lines + len(headers) + 1
-        length = ""
+        lines = [template.text]
         if body or template.has_body:
-            length = f"content-length: {len(body)}\r\n"
-            n_lines += 1
-        fields = "\r\n".join([*map(": ".join, headers), ""]) if headers else ""
-        text = f"{template.text}{length}{fields}\r\n"
+            lines.append(f"content-length: {len(body)}")
+        lines += map(": ".join, headers)
+        lines.append("\r\n")
+        text = "\r\n".join(lines)
+        n_lines = template.n_lines + len(lines) - 1
         if text.count("\n") != n_lines or text.count("\r") != n_lines or "\0" in text:
             raise unencodable_request(template.upstream)
         try:
