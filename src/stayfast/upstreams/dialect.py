@@ -98,8 +98,7 @@ class DialectUpstream:
         self._headers = (*_key_headers(config), *config.headers)
         self._authenticator = config.authenticator
         self._secrets = UpstreamSecrets((config.key or "", *(value for _, value in config.headers)), config.authenticator)
-        self._templates: dict[tuple[Api, bool], RequestTemplate] = {}  # of fixed paths
-        self._model_templates: dict[tuple[Api, bool, str], RequestTemplate] = {}  # of paths that name the model
+        self._templates: dict[tuple[Api, bool] | tuple[Api, bool, str], RequestTemplate] = {}  # and the model in its path
         self._paths = {**{(api, streams): path for api, path in PATHS.items() for streams in (False, True)}, **MODEL_PATHS,
                        **{(api, streams): _choose_path(path, streams=streams)
                           for api, path in config.paths.items() for streams in (False, True)}}
@@ -237,8 +236,8 @@ class DialectUpstream:
     def _make_template(self, form: tuple[Api, bool], model: str) -> RequestTemplate:
         """The template of a call, kept for the next ones. form: the protocol, and whether the answer is streamed."""
         path = self._paths[form]
-        names_model = "{model}" in path
-        found = self._model_templates.get((*form, model)) if names_model else None
+        key = (*form, model) if "{model}" in path else form
+        found = self._templates.get(key)
         if found is not None:
             return found
         spoken, streams = form
@@ -247,10 +246,8 @@ class DialectUpstream:
         template = self._client.make_template(
             "POST", self._client.base_path + path.replace("{model}", quote(name, safe="")),
             (("content-type", "application/json"), ("accept", accept), ("accept-encoding", "identity"), *self._headers))
-        if not names_model:
-            self._templates[form] = template
-        elif len(self._model_templates) < MAX_MODEL_TEMPLATES:
-            self._model_templates[*form, model] = template
+        if key is form or len(self._templates) < MAX_MODEL_TEMPLATES:
+            self._templates[key] = template
         return template
 
     def _headers_for(self, call: Call) -> list[tuple[str, str]]:
@@ -376,11 +373,12 @@ class HttpStream:
         failure = self.summary.failure
         if failure is None and not self._is_ended:
             translated = self._transcoder
-            if not translated.has_ended and (data := await self._response.read()):
+            while not translated.has_ended and (data := await self._response.read()):
                 chunk = translated.feed(data)
                 if translated.n_held_bytes and self._holding is not None:
                     self._holding.grow_to(translated.n_held_bytes)
-                return EMPTY_CHUNK if chunk is None else chunk
+                if not translated.is_whole or self.summary.failure is not None:
+                    return EMPTY_CHUNK if chunk is None else chunk
             self._is_ended = True
             if translated.n_held_bytes > LARGE_BYTES:
                 chunk = await asyncio.get_running_loop().run_in_executor(_READER, translated.finish)

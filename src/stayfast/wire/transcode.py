@@ -59,6 +59,7 @@ class Transcoder(Protocol):
     """One answer on its way from an upstream to a client. Owned by one task."""
 
     summary: AnswerSummary
+    is_whole: bool  # `feed` returns nothing: the answer ends with its body
 
     @property
     def has_ended(self) -> bool:
@@ -90,6 +91,7 @@ class _StreamTranscoder(ABC):
         self._parse_block = parse_frame if isinstance(splitter, FrameSplitter) else sse.parse_block
 
     n_held_bytes = 0
+    is_whole = False
 
     @property
     def has_ended(self) -> bool:
@@ -345,7 +347,8 @@ class CollectedStream(_StreamTranscoder):
 class WholeAnswer:
     """A whole answer in the client's own dialect: passed verbatim once it has been read."""
 
-    has_ended = False  # a whole answer ends with its body
+    has_ended = False
+    is_whole = True
 
     def __init__(self, decoder: BodyDecoder) -> None:
         self.summary = decoder.summary
@@ -421,11 +424,9 @@ class RerankAnswer(WholeAnswer):
 
 def make_transcoder(source: Api, request: Request, *, source_streams: bool, upstream: str, hide_usage: bool = False,
                created_at: int = 0, answer_id: str = "", has_odd_usage: bool = False) -> Transcoder:
-    """The transcoder from an upstream of dialect `source` to the client that sent `request`.
-
-    hide_usage: remove the usage chunk that `encode(want_usage=True)` asked for. created_at, answer_id: seconds since the
-    epoch and an id, for a client dialect with a date or an id if the upstream sends none. has_odd_usage: its streams report
-    usage in a choice or in x_groq.
+    """The transcoder from an upstream of dialect `source` to the client that sent `request`. hide_usage: remove the usage
+    chunk that `encode(want_usage=True)` asked for. created_at, answer_id: seconds since the epoch and an id, for a client
+    dialect with a date or an id if the upstream sends none. has_odd_usage: its streams have usage in a choice or in x_groq.
     Raises ValueError for a pair without a translation, and for a whole answer to a client that streams.
     """
     is_same = request.api is source

@@ -194,7 +194,7 @@ class HttpResponse(msgspec.Struct, eq=False):
                 raise self._failure
             self._waiter = self._loop.create_future()
             await self._waiter
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        data = b"".join(parts)  # no copy of a single part
         self.parts = []
         self.n_unread = 0
         if self._transport is not None:

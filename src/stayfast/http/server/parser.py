@@ -127,10 +127,10 @@ def read_fields(raw: Sequence[tuple[bytes, bytes]], request_type: type[HttpReque
             raise Rejected("The header host is missing.", code="missing_host", param="host")
     elif host.translate(None, _HOST_CHARS):
         raise Rejected("The header host is not a host name.", code="bad_host", param="host")
-    if (coding := fields.get(b"transfer-encoding")) is not None and (is_http_10 or coding.lower() != b"chunked"):
+    if b"transfer-encoding" in fields and (is_http_10 or fields[b"transfer-encoding"].lower() != b"chunked"):
         raise Rejected("The only supported transfer-encoding is chunked, in HTTP/1.1.",
                        code="bad_transfer_encoding", param="transfer-encoding")
-    if (expected := fields.get(b"expect")) is not None and expected.lower() != b"100-continue":
+    if b"expect" in fields and fields[b"expect"].lower() != b"100-continue":
         raise Rejected("The only supported value of the header expect is 100-continue.", status=417,
                        code="bad_expectation", param="expect")
     return fields
