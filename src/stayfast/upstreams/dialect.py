@@ -6,16 +6,17 @@ Python code that runs for each member of a list lets the event loop take it. Whe
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 from urllib.parse import quote
 
 from stayfast.core.clock import Clock
 from stayfast.core.constants import DEGRADED_HEADER, HOP_HEADER, LARGE_REQUEST_BYTES
 from stayfast.core.errors import Fault, Rejected, UpstreamFailed
-from stayfast.core.held_bytes import HeldBytes, Holding
+from stayfast.core.held_bytes import FREE_BYTES, HeldBytes, Holding
 from stayfast.core.types import COUNT_APIS, AnswerSummary, Api, Chunk
 from stayfast.http.client.client import HttpClient, Response
 from stayfast.http.client.response import RequestTemplate
@@ -115,17 +116,20 @@ class DialectUpstream:
         """Natively, by translation, or (token counts of conversations) by an estimate."""
         return api in self._speaks or (api in COUNT_APIS and not self._speaks.keys().isdisjoint(PREFERRED))
 
-    async def open(self, call: Call) -> AnswerStream:
+    def open(self, call: Call) -> Coroutine[Any, Any, AnswerStream]:
         request = call.request
         spoken = self._speaks.get(request.api)
         if spoken is None:
-            uses_upstream = call.counting is not None and call.counting.uses_upstream
-            return await count_locally(call, await self._count_endpoint.fetch(call) if uses_upstream else None)
+            return self._count(call)
         streams = spoken.can_stream and (request.stream or self.always_streams)
         if (call.prefers_stream and not streams and spoken.can_stream and (spoken, call.model) not in self._whole_only
                 and can_collect_stream(request)):
-            return await self._open_assembled(call, spoken)
-        return await self._open(call, spoken, streams=streams, want_usage=self._config.request_usage)
+            return self._open_assembled(call, spoken)
+        return self._open(call, spoken, streams=streams, want_usage=self._config.request_usage)
+
+    async def _count(self, call: Call) -> AnswerStream:
+        uses_upstream = call.counting is not None and call.counting.uses_upstream
+        return await count_locally(call, await self._count_endpoint.fetch(call) if uses_upstream else None)
 
     async def _open_assembled(self, call: Call, spoken: Api) -> AnswerStream:
         """Fetch a whole answer as a stream. If it is refused or has no usage, the model's are fetched whole later."""
@@ -375,7 +379,7 @@ class HttpStream:
             translated = self._transcoder
             while not translated.has_ended and (data := await self._response.read()):
                 chunk = translated.feed(data)
-                if translated.n_held_bytes and self._holding is not None:
+                if translated.n_held_bytes > FREE_BYTES and self._holding is not None:
                     self._holding.grow_to(translated.n_held_bytes)
                 if not translated.is_whole or self.summary.failure is not None:
                     return EMPTY_CHUNK if chunk is None else chunk
