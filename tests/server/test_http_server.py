@@ -26,8 +26,6 @@ class NamedRequest(HttpRequest):
 
     READ_HEADERS = frozenset((b"x-name",))
 
-    __slots__ = ()
-
 
 class Echo:
     """Answers with the body, after what the path says."""

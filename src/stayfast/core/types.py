@@ -180,27 +180,23 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     n_content: int = 0
 
 
-class AnswerSummary:
+class AnswerSummary(msgspec.Struct, eq=False):
     """The state of one answer so far. Changed only by its transcoder."""
 
-    __slots__ = ("cap", "decode", "failure", "finish_reason", "is_complete", "is_cut", "is_degraded", "model", "n_content",
-                 "n_events", "n_progress", "response_id", "turn", "usage")
-
-    def __init__(self) -> None:
-        self.cap: OutputCap | None = None  # the limit that the gateway set, from the first content on
-        self.n_content = 0  # content events so far
-        self.n_progress = 0  # events without content that show progress: not a role, a ping, a comment or an empty delta
-        self.n_events = 0  # all events sent to a responses client, for their sequence numbers
-        self.finish_reason: str | None = None  # as the upstream sent it
-        self.usage: Usage | None = None
-        self.decode: DecodeTimings | None = None  # llama.cpp reports it
-        self.response_id: str | None = None
-        self.model: str | None = None  # as the upstream named it
-        self.is_complete = False  # the protocol's end marker was received
-        self.is_cut = False  # the gateway ended the answer early, with a valid end marker
-        self.is_degraded = False  # the upstream, a gateway too, marked the answer as a substitute
-        self.failure: Exception | None = None  # an UpstreamFailed found inside the body
-        self.turn: Callable[[], TurnSnapshot] | None = None  # the steps so far, if the operator's own turn answers
+    cap: OutputCap | None = None  # the limit that the gateway set, from the first content on
+    n_content: int = 0  # content events so far
+    n_progress: int = 0  # events without content that show progress: not a role, a ping, a comment or an empty delta
+    n_events: int = 0  # all events sent to a responses client, for their sequence numbers
+    finish_reason: str | None = None  # as the upstream sent it
+    usage: Usage | None = None
+    decode: DecodeTimings | None = None  # llama.cpp reports it
+    response_id: str | None = None
+    model: str | None = None  # as the upstream named it
+    is_complete: bool = False  # the protocol's end marker was received
+    is_cut: bool = False  # the gateway ended the answer early, with a valid end marker
+    is_degraded: bool = False  # the upstream, a gateway too, marked the answer as a substitute
+    failure: Exception | None = None  # an UpstreamFailed found inside the body
+    turn: "Callable[[], TurnSnapshot] | None" = None  # the steps so far, if the operator's own turn answers
 
     @property
     def is_capped(self) -> bool:

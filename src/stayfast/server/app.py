@@ -10,6 +10,8 @@ from collections.abc import Coroutine
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
+
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, Shed, StayfastError, UpstreamFailed
 from stayfast.core.events import KeysFailed, RequestRefused, Sink
@@ -30,6 +32,7 @@ from stayfast.http.server.response import (
 )
 from stayfast.http.server.websocket_handshake import UPGRADE_LINES
 from stayfast.keys.principal import Principal, check_all_routes
+from stayfast.pipeline.exchange import Arrival
 from stayfast.pipeline.stages.relay import Reply
 from stayfast.server.arrivals import StartTrace, decode_request, read_arrival
 from stayfast.server.auth import FailedKeys
@@ -119,38 +122,47 @@ class GatewayApp:
 
     def check_head(self, request: LlmHttpRequest, *, is_refusing: bool) -> StayfastError | None:
         """Set `api` and `tenant` of a request whose head is in, or return why it is refused before its body is read."""
-        fields, path = request.fields, request.path
         if request.method == "GET" and socket_label(request) is not None:
             return self._check_socket(request, is_refusing=is_refusing)
-        if has_stayfast_headers(fields):
-            request.deadline_s = body_deadline_s(fields)
-        request.api = api = LLM_ENDPOINTS.get(path)
-        if api is not None:
-            request.raw_headers = ()
-        elif self.active.passthrough is not None:
-            prepare_socket(self.sockets, request)
+        if has_stayfast_headers(request.fields):
+            request.deadline_s = body_deadline_s(request.fields)
+        request.api = api = LLM_ENDPOINTS.get(request.path)
         try:
-            self._authenticate(request)
-            if api is None and may_pass(self.active.passthrough, request):
-                check_all_routes(request.caller)
-                return accept_passed(self.sockets, request, is_refusing=is_refusing)
-            methods = ("POST",) if api is not None else allowed_methods(path)
-            if request.method not in methods:
-                return wrong_method_error(request.method, path, methods)
-            if api is not None:
-                check_media(fields)
-                if HOP in fields:
-                    parse_hops(fields)
+            return (self._check_llm if api is not None else self._check_other)(request, is_refusing)
         except (Rejected, Shed) as error:
             return error
-        return self._check_drain(request, is_refusing=is_refusing)
 
-    def _check_drain(self, request: LlmHttpRequest, *, is_refusing: bool) -> StayfastError | None:
-        api, path = request.api, request.path
-        is_job = api is None and find_template(path) is not None
-        if is_refusing and (api is not None or (is_job and request.method == "POST")):
+    def _check_llm(self, request: LlmHttpRequest, is_refusing: bool) -> StayfastError | None:
+        """Raises Rejected or Shed."""
+        fields = request.fields
+        request.raw_headers = ()
+        self._authenticate_by_key(request)
+        if self.active.is_for_this_machine:
+            check_host(fields)
+        if request.method != "POST":
+            return wrong_method_error(request.method, request.path, ("POST",))
+        check_media(fields)
+        if HOP in fields:
+            parse_hops(fields)
+        return shutting_down_error() if is_refusing else None
+
+    def _check_other(self, request: LlmHttpRequest, is_refusing: bool) -> StayfastError | None:
+        """Raises Rejected or Shed."""
+        path, passing = request.path, self.active.passthrough
+        if passing is not None:
+            prepare_socket(self.sockets, request)
+        self._authenticate(request)
+        if may_pass(passing, request):
+            check_all_routes(request.caller)
+            return accept_passed(self.sockets, request, is_refusing=is_refusing)
+        methods = allowed_methods(path)
+        if request.method not in methods:
+            return wrong_method_error(request.method, path, methods)
+        if find_template(path) is None:
+            return None
+        if is_refusing and request.method == "POST":
             return shutting_down_error()
-        limit_bytes = self.jobs_app.upload_limit_bytes(request.method, path) if is_job else None
+        limit_bytes = self.jobs_app.upload_limit_bytes(request.method, path)
         if limit_bytes is not None:
             request.stream_body(limit_bytes)
         return None
@@ -215,28 +227,30 @@ class GatewayApp:
 
     def _authenticate(self, request: LlmHttpRequest) -> None:
         """Set `tenant`, unless the path is open. Raises Rejected."""
-        current = self.active
-        path, config = request.path, current.config
+        path, config = request.path, self.active.config
         if path in OPEN_PATHS or (path == METRICS and config.metrics_access == "open"):
             return
-        is_llm = request.api is not None
-        if not is_llm and is_page_path(path) and not config.has_page:
+        if is_page_path(path) and not config.has_page:
             raise wrong_method_error(request.method, path, ())
-        try:
-            if is_llm:
-                caller = current.keys.authenticate(request.fields)
-            elif needs_no_key(path):
-                caller = None
+        if not needs_no_key(path):
+            admin = self._authenticate_session(request)
+            if admin is None:
+                self._authenticate_by_key(request)
             else:
-                caller = self._authenticate_session(request) or current.keys.authenticate(request.fields)
-            if caller is not None:
-                request.caller, request.tenant = caller, caller.tenant
+                request.caller, request.tenant = admin, admin.tenant
+        if self.active.is_for_this_machine:
+            check_host(request.fields)
+
+    def _authenticate_by_key(self, request: LlmHttpRequest) -> None:
+        """Raises Rejected."""
+        try:
+            caller = self.active.keys.authenticate(request.fields)
         except Rejected as error:
             if error.status == HTTPStatus.UNAUTHORIZED:
                 self._count_failed_key(request)
             raise
-        if current.is_for_this_machine:
-            check_host(request.fields)
+        if caller is not None:
+            request.caller, request.tenant = caller, caller.tenant
 
     def _authenticate_session(self, request: LlmHttpRequest) -> Principal | None:
         """The admin whose browser has signed in to the page and now reads its data; None without a valid cookie."""
@@ -264,7 +278,8 @@ class GatewayApp:
 
 async def answer_llm(app: GatewayApp, connection: ServerConnection[LlmHttpRequest], request: LlmHttpRequest) -> None:
     """A request to an LLM endpoint, from its body to the last byte of its response."""
-    writer = ResponseWriter(app, connection, request)
+    writer = ResponseWriter(app, connection, request, request.api or Api.CHAT, app.request_id(request),
+                            not request.is_http_10)
     try:
         await writer.run()
     except StayfastError as error:
@@ -310,23 +325,18 @@ async def answer_other(app: GatewayApp, connection: ServerConnection[LlmHttpRequ
         connection.finish(request)
 
 
-class ResponseWriter:
+class ResponseWriter(msgspec.Struct, eq=False):
     """Writes one response. Owned by its Task; the connection's timer calls `send_keepalive`."""
 
-    __slots__ = ("_api", "_app", "_common", "_connection", "_has_started", "_is_chunked", "_is_served", "_request",
-                 "_request_id", "_sight")
-
-    def __init__(self, app: GatewayApp, connection: ServerConnection[LlmHttpRequest], request: LlmHttpRequest) -> None:
-        self._app = app
-        self._connection = connection
-        self._request = request
-        self._api = request.api or Api.CHAT
-        self._request_id = app.request_id(request)
-        self._common = app.common_headers(self._request_id)
-        self._is_chunked = not request.is_http_10
-        self._is_served = False  # the gateway has it, and emits the event of its end
-        self._has_started = False
-        self._sight: AnswerSummary | None = None
+    _app: GatewayApp
+    _connection: ServerConnection[LlmHttpRequest]
+    _request: LlmHttpRequest
+    _api: Api
+    _request_id: str
+    _is_chunked: bool
+    _is_served: bool = False  # the gateway has it, and emits the event of its end
+    _has_started: bool = False
+    _sight: AnswerSummary | None = None
 
     async def run(self) -> None:
         """Decode, serve, relay. Raises StayfastError."""
@@ -344,11 +354,8 @@ class ResponseWriter:
             if later is not None:
                 await self._send_later(later)
                 return
-        keepalive_s = current.config.sse_keepalive_s
-        if request.stream and keepalive_s and fields.get(b"x-stayfast-keepalive") != b"off":
-            if arrival.silence_s is not None:  # the client's SDK gives up after so much silence
-                keepalive_s = min(keepalive_s, max(_MIN_KEEPALIVE_S, arrival.silence_s / 2))
-            self._connection.start_keepalive(self.send_keepalive, inbound.accepted_at + keepalive_s, keepalive_s)
+        if request.stream:
+            self._start_keepalive(arrival, current.config.sse_keepalive_s)
         self._is_served = True
         reply = await current.backend.gateway.serve(request, arrival)
         try:
@@ -378,6 +385,13 @@ class ResponseWriter:
         """`_gateway_headers` as pairs."""
         lines = self._gateway_headers(reply).decode("latin-1").split("\r\n")
         return tuple((name, value) for name, separator, value in (line.partition(": ") for line in lines) if separator)
+
+    def _start_keepalive(self, arrival: Arrival, every_s: float) -> None:
+        if not every_s or self._request.fields.get(b"x-stayfast-keepalive") == b"off":
+            return
+        if arrival.silence_s is not None:  # the client's SDK gives up after so much silence
+            every_s = min(every_s, max(_MIN_KEEPALIVE_S, arrival.silence_s / 2))
+        self._connection.start_keepalive(self.send_keepalive, self._request.accepted_at + every_s, every_s)
 
     def send_keepalive(self) -> None:
         """Write a comment, so that proxies and clients do not give up in a silence."""
@@ -420,7 +434,8 @@ class ResponseWriter:
         self._has_started = True
         keep_alive = self._is_chunked and self._connection.keeps_alive(self._request)
         line = connection_line(self._request, keep_alive=keep_alive)
-        head = stream_head(_EVENTS_HEAD + self._common + headers, line, is_chunked=self._is_chunked)
+        lines = _EVENTS_HEAD + self._app.common_headers(self._request_id) + headers
+        head = stream_head(lines, line, is_chunked=self._is_chunked)
         self._connection.write(head + (encode_chunk(data) if self._is_chunked else data))
 
     async def _relay(self, reply: Reply) -> None:
@@ -460,11 +475,11 @@ class ResponseWriter:
         parts = []
         while (chunk := await reply.next()) is not None:
             parts.append(chunk.data)
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        connection, line = self._connection, connection_line(
-            self._request, keep_alive=self._connection.keeps_alive(self._request))
+        body = b"".join(parts)  # no copy of a single part
+        connection, request = self._connection, self._request
+        line = connection_line(request, keep_alive=connection.keeps_alive(request))
         head = b"%bcontent-length: %d\r\n%b%b%b\r\n" % (
-            _JSON_HEAD, len(body), self._common, self._gateway_headers(reply), line)
+            _JSON_HEAD, len(body), self._app.common_headers(self._request_id), self._gateway_headers(reply), line)
         if len(body) < LARGE_BYTES:
             connection.write(head + body)
             return

@@ -44,7 +44,9 @@ def read_arrival(request_id: str, accepted_at: float, tenant: str | None, fields
 
 async def decode_request(api: Api, body: bytes, limits: DecodeLimits) -> Request:
     """The validated request; a large body is decoded in a thread. Raises Rejected."""
-    return await run_if_large(len(body), lambda: decode(api, body, limits))
+    if len(body) > LARGE_REQUEST_BYTES:
+        return await asyncio.get_running_loop().run_in_executor(_DECODER, decode, api, body, limits)
+    return decode(api, body, limits)
 
 
 async def run_if_large(n_bytes: int, work: Callable[[], T]) -> T:

@@ -96,15 +96,11 @@ class LlmHttpRequest(HttpRequest):
     READ_HEADERS = _KNOWN
     LIST_HEADERS = _LISTS
 
-    __slots__ = ("api", "caller", "passed", "request_id", "tenant")
-
-    def __init__(self, accepted_at: float) -> None:
-        super().__init__(accepted_at)
-        self.api: Api | None = None  # None: not an LLM endpoint
-        self.caller: Principal | None = None  # None: without authentication
-        self.tenant: str | None = None
-        self.passed: PassedPath | None = None  # not None: it is passed to an upstream
-        self.request_id: str | None = None  # set at its first use
+    api: Api | None = None  # None: not an LLM endpoint
+    caller: Principal | None = None  # None: without authentication
+    tenant: str | None = None
+    passed: PassedPath | None = None  # not None: it is passed to an upstream
+    request_id: str | None = None  # set at its first use
 
     def deadline_error(self) -> StayfastError:
         return DeadlineExceeded(Stage.ADMIT, "total_s", self.deadline_s)

@@ -6,16 +6,17 @@ Python code that runs for each member of a list lets the event loop take it. Whe
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 from urllib.parse import quote
 
 from stayfast.core.clock import Clock
 from stayfast.core.constants import DEGRADED_HEADER, HOP_HEADER, LARGE_REQUEST_BYTES
 from stayfast.core.errors import Fault, Rejected, UpstreamFailed
-from stayfast.core.held_bytes import HeldBytes, Holding
+from stayfast.core.held_bytes import FREE_BYTES, HeldBytes, Holding
 from stayfast.core.types import COUNT_APIS, AnswerSummary, Api, Chunk
 from stayfast.http.client.client import HttpClient, Response
 from stayfast.http.client.response import RequestTemplate
@@ -98,7 +99,7 @@ class DialectUpstream:
         self._headers = (*_key_headers(config), *config.headers)
         self._authenticator = config.authenticator
         self._secrets = UpstreamSecrets((config.key or "", *(value for _, value in config.headers)), config.authenticator)
-        self._templates: dict[tuple[Api, bool, str], RequestTemplate] = {}  # the model is empty where the path is fixed
+        self._templates: dict[tuple[Api, bool] | tuple[Api, bool, str], RequestTemplate] = {}  # and the model in its path
         self._paths = {**{(api, streams): path for api, path in PATHS.items() for streams in (False, True)}, **MODEL_PATHS,
                        **{(api, streams): _choose_path(path, streams=streams)
                           for api, path in config.paths.items() for streams in (False, True)}}
@@ -115,17 +116,20 @@ class DialectUpstream:
         """Natively, by translation, or (token counts of conversations) by an estimate."""
         return api in self._speaks or (api in COUNT_APIS and not self._speaks.keys().isdisjoint(PREFERRED))
 
-    async def open(self, call: Call) -> AnswerStream:
+    def open(self, call: Call) -> Coroutine[Any, Any, AnswerStream]:
         request = call.request
         spoken = self._speaks.get(request.api)
         if spoken is None:
-            uses_upstream = call.counting is not None and call.counting.uses_upstream
-            return await count_locally(call, await self._count_endpoint.fetch(call) if uses_upstream else None)
+            return self._count(call)
         streams = spoken.can_stream and (request.stream or self.always_streams)
         if (call.prefers_stream and not streams and spoken.can_stream and (spoken, call.model) not in self._whole_only
                 and can_collect_stream(request)):
-            return await self._open_assembled(call, spoken)
-        return await self._open(call, spoken, streams=streams, want_usage=self._config.request_usage)
+            return self._open_assembled(call, spoken)
+        return self._open(call, spoken, streams=streams, want_usage=self._config.request_usage)
+
+    async def _count(self, call: Call) -> AnswerStream:
+        uses_upstream = call.counting is not None and call.counting.uses_upstream
+        return await count_locally(call, await self._count_endpoint.fetch(call) if uses_upstream else None)
 
     async def _open_assembled(self, call: Call, spoken: Api) -> AnswerStream:
         """Fetch a whole answer as a stream. If it is refused or has no usage, the model's are fetched whole later."""
@@ -149,7 +153,12 @@ class DialectUpstream:
     async def _open(self, call: Call, spoken: Api, *, streams: bool, want_usage: bool = False,
                     on_end: Callable[[AnswerSummary], None] | None = None) -> AnswerStream:
         request = call.request
-        body = await self._encode_body(call, spoken, streams=streams, want_usage=want_usage)
+        if spoken is not request.api and len(request.body) > LARGE_REQUEST_BYTES:
+            body = await asyncio.get_running_loop().run_in_executor(
+                _READER, partial(encode, request, spoken, call.model, stream=streams, want_usage=want_usage))
+        else:
+            body = encode(request, spoken, call.model, stream=streams, want_usage=want_usage)
+        body = self._complete_body(call, body, spoken)
         translated: Transcoder
         expects_stream = streams or request.stream
 
@@ -162,8 +171,8 @@ class DialectUpstream:
                                     created_at=int(self._clock.wall()), answer_id=call.request_id,
                                     has_odd_usage=self._quirks is not None and self._quirks.has_odd_usage)
 
-        template, own_headers = self._template(
-            _EMBEDDINGS if request.api is _EMBEDDINGS else spoken, call.model, streams=streams), self._headers_for(call)
+        form = _EMBEDDINGS if request.api is _EMBEDDINGS else spoken, streams
+        template, own_headers = self._templates.get(form) or self._make_template(form, call.model), self._headers_for(call)
         if self._authenticator is not None:
             own_headers += self._authenticate(self._authenticator, template.method, template.path, body)
         response = await self._client.send(
@@ -187,18 +196,12 @@ class DialectUpstream:
             raise
         return HttpStream(response, translated, self._secrets.now(), Holding(self._held), on_end)
 
-    async def _encode_body(self, call: Call, spoken: Api, *, streams: bool, want_usage: bool) -> bytes:
-        """The body in the endpoint's protocol. Raises Rejected if it cannot be translated."""
-        request = call.request
-        if spoken is not request.api and len(request.body) > LARGE_REQUEST_BYTES:
-            body = await asyncio.get_running_loop().run_in_executor(
-                _READER, partial(encode, request, spoken, call.model, stream=streams, want_usage=want_usage))
-        else:
-            body = encode(request, spoken, call.model, stream=streams, want_usage=want_usage)
+    def _complete_body(self, call: Call, body: bytes, spoken: Api) -> bytes:
+        """The body with what this attempt adds to it."""
         if call.marker is not None:
             body = call.marker.write(body, spoken)
         if call.is_continuation:
-            body = encode_continuation_body(body, request.api, spoken)
+            body = encode_continuation_body(body, call.request.api, spoken)
         if call.service_tier is not None:
             body = write_service_tier(body, spoken, call.service_tier.word, replaces=call.service_tier.replaces)
         if call.slot is not None:
@@ -234,21 +237,22 @@ class DialectUpstream:
             raise UpstreamMisconfigured(self.name, Fault.STATUS, f"upstream {self.name} has no valid credential: {missing}",
                                         upstream_status=401) from None
 
-    def _template(self, spoken: Api, model: str, *, streams: bool) -> RequestTemplate:
-        path = self._paths[spoken, streams]
-        key = (spoken, streams, model if "{model}" in path else "")
-        template = self._templates.get(key)
-        if template is None:
-            accept = _STREAM_TYPES.get(spoken, _EVENTS) if streams else "application/json"
-            name = model.removeprefix("models/") if path.startswith("/models/{model}") else model  # Google writes both
-            template = self._make_template(path.replace("{model}", quote(name, safe="")), accept)
-            if len(self._templates) < MAX_MODEL_TEMPLATES:
-                self._templates[key] = template
+    def _make_template(self, form: tuple[Api, bool], model: str) -> RequestTemplate:
+        """The template of a call, kept for the next ones. form: the protocol, and whether the answer is streamed."""
+        path = self._paths[form]
+        key = (*form, model) if "{model}" in path else form
+        found = self._templates.get(key)
+        if found is not None:
+            return found
+        spoken, streams = form
+        accept = _STREAM_TYPES.get(spoken, _EVENTS) if streams else "application/json"
+        name = model.removeprefix("models/") if path.startswith("/models/{model}") else model  # Google writes both
+        template = self._client.make_template(
+            "POST", self._client.base_path + path.replace("{model}", quote(name, safe="")),
+            (("content-type", "application/json"), ("accept", accept), ("accept-encoding", "identity"), *self._headers))
+        if key is form or len(self._templates) < MAX_MODEL_TEMPLATES:
+            self._templates[key] = template
         return template
-
-    def _make_template(self, path: str, accept: str) -> RequestTemplate:
-        fields = (("content-type", "application/json"), ("accept", accept), ("accept-encoding", "identity"), *self._headers)
-        return self._client.make_template("POST", self._client.base_path + path, fields)
 
     def _headers_for(self, call: Call) -> list[tuple[str, str]]:
         """The headers of one call, in addition to those of the template."""
@@ -373,11 +377,12 @@ class HttpStream:
         failure = self.summary.failure
         if failure is None and not self._is_ended:
             translated = self._transcoder
-            if not translated.has_ended and (data := await self._response.read()):
+            while not translated.has_ended and (data := await self._response.read()):
                 chunk = translated.feed(data)
-                if translated.n_held_bytes and self._holding is not None:
+                if translated.n_held_bytes > FREE_BYTES and self._holding is not None:
                     self._holding.grow_to(translated.n_held_bytes)
-                return EMPTY_CHUNK if chunk is None else chunk
+                if not translated.is_whole or self.summary.failure is not None:
+                    return EMPTY_CHUNK if chunk is None else chunk
             self._is_ended = True
             if translated.n_held_bytes > LARGE_BYTES:
                 chunk = await asyncio.get_running_loop().run_in_executor(_READER, translated.finish)

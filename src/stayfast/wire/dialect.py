@@ -99,11 +99,12 @@ class BodyDecoder(ABC):
     def fail_truncated(self) -> None:
         self.set_failure(truncated_answer(self._upstream))
 
-    def _complete(self, usage: Usage | None, answer: Json | None = None, finish_reason: str | None = None) -> None:
-        """Mark the answer as complete. `answer`: an object with its `id` and `model`."""
-        summary, answer = self.summary, answer or {}
+    def _complete(self, usage: Usage | None, finish_reason: str | None = None, answer_id: str | None = None,
+                  model: str | None = None) -> None:
+        """Mark the answer as complete. An empty `answer_id` is none."""
+        summary = self.summary
         summary.usage, summary.finish_reason = usage, finish_reason
-        summary.response_id, summary.model = text_or_none(answer.get("id")) or None, text_or_none(answer.get("model"))
+        summary.response_id, summary.model = answer_id or None, model
         summary.n_content = 1
         summary.is_complete = True
 

@@ -392,6 +392,8 @@ def encode(request: Request, to: Api, model: str, *, stream: bool, want_usage: b
     """
     if request.api is to:
         add_usage = want_usage and stream and not request.include_usage and to in (Api.CHAT, Api.COMPLETIONS)
+        if model == request.model and stream == request.stream and not add_usage:
+            return request.body
         return _replace_members(request, model, stream, add_usage)
     if not can_translate(request.api, to):
         raise Rejected(f"{request.api.value} requests are not supported by this model: its upstream speaks {to.value}",
@@ -424,8 +426,6 @@ def parse_conversation(request: Request) -> Conversation:
 
 
 def _replace_members(request: Request, model: str, stream: bool, add_usage: bool) -> bytes:
-    if model == request.model and stream == request.stream and not add_usage:
-        return request.body
     fields: dict[str, Any] = decode_typed(_OBJECT, request.body)
     if model != request.model:
         fields["model"] = model

@@ -15,7 +15,7 @@ import msgspec
 
 from stayfast.core.types import AnswerSummary, Api, Chunk, Request
 from stayfast.wire import sse
-from stayfast.wire.chat.stream_decoder import ChatCollector, ChatDecoder, OddUsageDecoder
+from stayfast.wire.chat.stream_decoder import ChatCollector, ChatDecoder, OddUsageDecoder, WholeChatDecoder
 from stayfast.wire.chat.stream_encoder import ChatEncoder, CompletionsEncoder
 from stayfast.wire.converse.stream_decoder import ConverseDecoder
 from stayfast.wire.dialect import (
@@ -59,6 +59,7 @@ class Transcoder(Protocol):
     """One answer on its way from an upstream to a client. Owned by one task."""
 
     summary: AnswerSummary
+    is_whole: bool  # `feed` returns nothing: the answer ends with its body
 
     @property
     def has_ended(self) -> bool:
@@ -90,6 +91,7 @@ class _StreamTranscoder(ABC):
         self._parse_block = parse_frame if isinstance(splitter, FrameSplitter) else sse.parse_block
 
     n_held_bytes = 0
+    is_whole = False
 
     @property
     def has_ended(self) -> bool:
@@ -345,7 +347,8 @@ class CollectedStream(_StreamTranscoder):
 class WholeAnswer:
     """A whole answer in the client's own dialect: passed verbatim once it has been read."""
 
-    has_ended = False  # a whole answer ends with its body
+    has_ended = False
+    is_whole = True
 
     def __init__(self, decoder: BodyDecoder) -> None:
         self.summary = decoder.summary
@@ -421,11 +424,9 @@ class RerankAnswer(WholeAnswer):
 
 def make_transcoder(source: Api, request: Request, *, source_streams: bool, upstream: str, hide_usage: bool = False,
                created_at: int = 0, answer_id: str = "", has_odd_usage: bool = False) -> Transcoder:
-    """The transcoder from an upstream of dialect `source` to the client that sent `request`.
-
-    hide_usage: remove the usage chunk that `encode(want_usage=True)` asked for. created_at, answer_id: seconds since the
-    epoch and an id, for a client dialect with a date or an id if the upstream sends none. has_odd_usage: its streams report
-    usage in a choice or in x_groq.
+    """The transcoder from an upstream of dialect `source` to the client that sent `request`. hide_usage: remove the usage
+    chunk that `encode(want_usage=True)` asked for. created_at, answer_id: seconds since the epoch and an id, for a client
+    dialect with a date or an id if the upstream sends none. has_odd_usage: its streams have usage in a choice or in x_groq.
     Raises ValueError for a pair without a translation, and for a whole answer to a client that streams.
     """
     is_same = request.api is source
@@ -434,25 +435,29 @@ def make_transcoder(source: Api, request: Request, *, source_streams: bool, upst
     if request.stream and not source_streams:
         raise ValueError("a whole answer cannot be streamed")
     summary = AnswerSummary()
-    if request.api is Api.EMBEDDINGS and not is_same:
+    if is_same and not (source_streams and source.can_stream):
+        return _make_verbatim(source, request, upstream, summary)
+    if request.api is Api.EMBEDDINGS:
         return TranslatedEmbeddings(GeminiEmbeddingsDecoder(upstream, request, summary))
-    if source is Api.RERANK:
-        return RerankAnswer(RerankDecoder(upstream, request, summary))
-    if not source.can_stream:
-        return WholeAnswer(UntranslatedDecoder(upstream, source, summary))
     decoder = make_decoder(source, request, upstream, summary, answer_id, has_odd_usage=has_odd_usage)
-    ends_with_done = request.api in DONE_TERMINATED_APIS
-    if request.stream and is_same:
-        return PassthroughStream(decoder, ends_with_done=ends_with_done, hide_usage=hide_usage)
     if request.stream:
-        return TranslatedStream(decoder, make_encoder(request, created_at), make_splitter(source),
-                                is_named=not ends_with_done)
+        ends_with_done = request.api in DONE_TERMINATED_APIS
+        return PassthroughStream(decoder, ends_with_done=ends_with_done, hide_usage=hide_usage) if is_same else (
+            TranslatedStream(decoder, make_encoder(request, created_at), make_splitter(source), is_named=not ends_with_done))
     if is_same:
-        return (CollectedStream(decoder, make_collector(source), make_splitter(source)) if source_streams
-                else WholeAnswer(decoder))
+        return CollectedStream(decoder, make_collector(source), make_splitter(source))
     rewrite = AnswerRewriter(make_encoder(request, created_at), make_collector(request.api))
-    return (CollectedStream(decoder, rewrite, make_splitter(source)) if source_streams
-            else TranslatedAnswer(decoder, rewrite))
+    return CollectedStream(decoder, rewrite, make_splitter(source)) if source_streams else TranslatedAnswer(decoder, rewrite)
+
+
+def _make_verbatim(api: Api, request: Request, upstream: str, summary: AnswerSummary) -> WholeAnswer:
+    """The reader of a whole answer that passes in its own dialect."""
+    if api in DONE_TERMINATED_APIS:
+        return WholeAnswer(WholeChatDecoder(upstream, summary))
+    if api is Api.RERANK:
+        return RerankAnswer(RerankDecoder(upstream, request, summary))
+    return WholeAnswer(make_decoder(api, request, upstream, summary) if api.can_stream
+                       else UntranslatedDecoder(upstream, api, summary))
 
 
 def make_splitter(api: Api) -> sse.EventSplitter | FrameSplitter:

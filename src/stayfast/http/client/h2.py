@@ -206,7 +206,8 @@ class H2Connection(PooledConnection):
             status = int(headers.pop(":status"))
             if status < 200:
                 raise ValueError("a final answer with an interim status")
-            stream.response.set_head(status, headers)
+            stream.response.status, stream.response.headers = status, headers
+            stream.response.wake()
 
     def _on_data(self, event: DataReceived) -> None:
         n_bytes = event.flow_controlled_length
@@ -218,7 +219,9 @@ class H2Connection(PooledConnection):
         if stream is not None:
             stream.n_unacknowledged += n_bytes - len(event.data)
             if event.data:
-                stream.response.add_data(event.data)
+                stream.response.parts.append(event.data)
+                stream.response.n_unread += len(event.data)
+                stream.response.wake()
 
     def _on_end(self, event: StreamEnded) -> None:
         stream = self._streams.pop(event.stream_id, None)

@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
+import msgspec
+
 from stayfast.core.errors import Fault, UpstreamFailed
 
 GRACE_S = 0.1  # enough for the server's next write; holding the connection longer costs more than a new one
@@ -60,8 +62,7 @@ class RequestTemplate:
         self.headers = headers
         self.upstream = upstream
         self.has_body = not is_streamed and method not in ("GET", "HEAD")
-        fields = "\r\n".join([f"host: {authority}", *map(": ".join, headers), ""])
-        self.text = f"{method} {path} HTTP/1.1\r\n{fields}"
+        self.text = "\r\n".join((f"{method} {path} HTTP/1.1", f"host: {authority}", *map(": ".join, headers)))
         self.n_lines = len(headers) + 2  # checked in EncodedRequest: more lines mean a line end inside a field
 
 
@@ -73,13 +74,13 @@ class EncodedRequest:
 
     def __init__(self, template: RequestTemplate, headers: Sequence[tuple[str, str]], body: bytes) -> None:
         """Raises UpstreamFailed MALFORMED for a field that HTTP cannot carry; the message quotes no value."""
-        n_lines = template.n_lines + len(headers) + 1
-        length = ""
+        lines = [template.text]
         if body or template.has_body:
-            length = f"content-length: {len(body)}\r\n"
-            n_lines += 1
-        fields = "\r\n".join([*map(": ".join, headers), ""]) if headers else ""
-        text = f"{template.text}{length}{fields}\r\n"
+            lines.append(f"content-length: {len(body)}")
+        lines += map(": ".join, headers)
+        lines.append("\r\n")
+        text = "\r\n".join(lines)
+        n_lines = template.n_lines + len(lines) - 1
         if text.count("\n") != n_lines or text.count("\r") != n_lines or "\0" in text:
             raise unencodable_request(template.upstream)
         try:
@@ -159,27 +160,23 @@ class OutgoingBody:
             self._waiter.set_result(None)
 
 
-class HttpResponse:
+class HttpResponse(msgspec.Struct, eq=False):
     """Implements `Response`. `status` is 0 until the head has arrived."""
 
-    __slots__ = ("_body", "_failure", "_is_whole", "_loop", "_transport", "_waiter", "headers", "n_unread", "outgoing",
-                 "status", "stream_id", "upstream", "was_refused", "was_untouched")
-
-    def __init__(self, transport: Transport, upstream: str, loop: asyncio.AbstractEventLoop) -> None:
-        self.status = 0
-        self.headers: Mapping[str, str] = {}
-        self.n_unread = 0
-        self.upstream = upstream
-        self.stream_id = 0  # HTTP/2 only
-        self.outgoing: OutgoingBody | None = None  # HTTP/1.1: a part of the request's body may be unsent
-        self.was_untouched = False  # the connection ended before the first byte of the response
-        self.was_refused = False  # the peer certainly did not process the request
-        self._transport: Transport | None = transport
-        self._loop = loop
-        self._body: list[bytes] = []
-        self._is_whole = False
-        self._failure: UpstreamFailed | None = None
-        self._waiter: asyncio.Future[None] | None = None
+    _transport: Transport | None
+    upstream: str
+    _loop: asyncio.AbstractEventLoop
+    status: int = 0
+    headers: Mapping[str, str] = {}
+    parts: list[bytes] = []  # of the body, not read yet
+    n_unread: int = 0  # bytes in them
+    stream_id: int = 0  # HTTP/2 only
+    outgoing: OutgoingBody | None = None  # HTTP/1.1: a part of the request's body may be unsent
+    was_untouched: bool = False  # the connection ended before the first byte of the response
+    was_refused: bool = False  # the peer certainly did not process the request
+    _is_whole: bool = False
+    _failure: UpstreamFailed | None = None
+    _waiter: asyncio.Future[None] | None = None
 
     async def wait_head(self) -> None:
         """Wait until `status` and `headers` are set. Raises UpstreamFailed."""
@@ -190,15 +187,15 @@ class HttpResponse:
             await self._waiter
 
     async def read(self) -> bytes:
-        while not (body := self._body):
+        while not (parts := self.parts):
             if self._is_whole:
                 return b""
             if self._failure is not None:
                 raise self._failure
             self._waiter = self._loop.create_future()
             await self._waiter
-        data = body[0] if len(body) == 1 else b"".join(body)
-        self._body = []
+        data = b"".join(parts)  # no copy of a single part
+        self.parts = []
         self.n_unread = 0
         if self._transport is not None:
             self._transport.on_drained(self, len(data))
@@ -209,22 +206,17 @@ class HttpResponse:
         transport = self._transport
         if transport is not None:
             self.set_failure(Fault.RESET, "closed by the gateway")
-            self._body = []
+            self.parts = []
             transport.on_abandoned(self)
 
     def release(self) -> None:
         if self._transport is not None:
             self._loop.call_later(GRACE_S, self.close)  # has no effect if the body has ended by then
 
-    def set_head(self, status: int, headers: Mapping[str, str]) -> None:
-        self.status = status
-        self.headers = headers
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    # Called by the connection, which also sets `status` and `headers`, and adds to `parts`.
 
-    def add_data(self, data: bytes) -> None:
-        self._body.append(data)
-        self.n_unread += len(data)
+    def wake(self) -> None:
+        """More has arrived: the reader goes on."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -232,14 +224,12 @@ class HttpResponse:
         """The body is complete; the connection no longer belongs to this response."""
         self._is_whole = True
         self._transport = None
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self.wake()
 
     def set_failure(self, fault: Fault, message: str) -> None:
         self._failure = UpstreamFailed(self.upstream, fault, message)
         self._transport = None
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self.wake()
 
     def __repr__(self) -> str:
         state = "complete" if self._is_whole else "failed" if self._failure is not None else "open"

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import httptools
+import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, StayfastError
@@ -37,7 +38,7 @@ def _no_peer() -> None:
     """The peer of a request without a connection."""
 
 
-class HttpRequest:
+class HttpRequest(msgspec.Struct, eq=False):
     """A request. The parser fills it, and the head check may set fields of a subclass; it does not change afterwards.
 
     A subclass lists the headers that its application reads in `READ_HEADERS`, and those that may occur in several lines
@@ -47,24 +48,20 @@ class HttpRequest:
     READ_HEADERS: ClassVar[frozenset[bytes]] = FRAMING_HEADERS
     LIST_HEADERS: ClassVar[frozenset[bytes]] = frozenset((b"connection",))
 
-    __slots__ = ("accepted_at", "body", "body_parts", "deadline_s", "fields", "is_broken", "is_http_10", "keep_alive",
-                 "method", "path", "peer", "query", "raw_headers", "refusal")
-
-    def __init__(self, accepted_at: float) -> None:
-        self.accepted_at = accepted_at  # monotonic seconds; when the first byte was read
-        self.method = ""
-        self.peer: Callable[[], tuple[str, int] | None] = _no_peer  # the client's address, while the connection is open
-        self.path = ""  # percent-encoded
-        self.query = b""
-        self.is_http_10 = False
-        self.raw_headers: Sequence[tuple[bytes, bytes]] = ()  # the head check may drop them
-        self.fields: dict[bytes, bytes] = {}  # READ_HEADERS except content-length, by lower-case name
-        self.body = b""
-        self.body_parts: BodyParts | None = None  # the streamed body; `body` is then empty
-        self.keep_alive = False
-        self.deadline_s = math.inf  # for the whole body, from the first byte; set by the head check
-        self.refusal: StayfastError | None = None  # the error to send instead of handling the request
-        self.is_broken = False  # the connection must be closed: the following bytes cannot be trusted
+    accepted_at: float  # monotonic seconds; when the first byte was read
+    method: str = ""
+    peer: Callable[[], tuple[str, int] | None] = _no_peer  # the client's address, while the connection is open
+    path: str = ""  # percent-encoded
+    query: bytes = b""
+    is_http_10: bool = False
+    raw_headers: Sequence[tuple[bytes, bytes]] = ()  # the head check may drop them
+    fields: dict[bytes, bytes] = {}  # READ_HEADERS except content-length, by lower-case name
+    body: bytes = b""
+    body_parts: BodyParts | None = None  # the streamed body; `body` is then empty
+    keep_alive: bool = False
+    deadline_s: float = math.inf  # for the whole body, from the first byte; set by the head check
+    refusal: StayfastError | None = None  # the error to send instead of handling the request
+    is_broken: bool = False  # the connection must be closed: the following bytes cannot be trusted
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -130,10 +127,10 @@ def read_fields(raw: Sequence[tuple[bytes, bytes]], request_type: type[HttpReque
             raise Rejected("The header host is missing.", code="missing_host", param="host")
     elif host.translate(None, _HOST_CHARS):
         raise Rejected("The header host is not a host name.", code="bad_host", param="host")
-    if (coding := fields.get(b"transfer-encoding")) is not None and (is_http_10 or coding.lower() != b"chunked"):
+    if b"transfer-encoding" in fields and (is_http_10 or fields[b"transfer-encoding"].lower() != b"chunked"):
         raise Rejected("The only supported transfer-encoding is chunked, in HTTP/1.1.",
                        code="bad_transfer_encoding", param="transfer-encoding")
-    if (expected := fields.get(b"expect")) is not None and expected.lower() != b"100-continue":
+    if b"expect" in fields and fields[b"expect"].lower() != b"100-continue":
         raise Rejected("The only supported value of the header expect is 100-continue.", status=417,
                        code="bad_expectation", param="expect")
     return fields

@@ -27,8 +27,6 @@ class SimRequest(HttpRequest):
 
     READ_HEADERS = frozenset((b"authorization", b"x-api-key"))
 
-    __slots__ = ()
-
     @property
     def key(self) -> bytes:
         """The API key; empty without one."""

@@ -13,6 +13,7 @@ from msgspec import Struct
 from stayfast.core.types import AnswerSummary
 from stayfast.wire import usage
 from stayfast.wire.dialect import (
+    BodyDecoder,
     Delta,
     Finish,
     Json,
@@ -62,8 +63,78 @@ _REASONS: Final[dict[str, Reason]] = {
     "content_filter": "content_filter"}
 
 
-class ChatDecoder(StreamDecoder):
-    """Decodes one chat or completions answer."""
+LARGE_BYTES: Final = 256 * 1024  # a check of all texts of a larger answer would take too long
+
+
+class WholeMessage(msgspec.Struct, gc=False):
+    """A message whose fields are skipped."""
+
+
+class WholeChoice(msgspec.Struct, gc=False):
+    """A choice whose text is not decoded. `__post_init__` runs Python code for each, which lets the event loop's thread run
+    during a long decode.
+    """
+
+    message: WholeMessage | None = None
+    text: msgspec.Raw = msgspec.Raw(b"")
+    finish_reason: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a choice without an answer."""
+        if self.message is None and memoryview(self.text)[:1].tobytes() != b'"':
+            raise ValueError("neither a message nor a text")
+
+
+class WholeChat(msgspec.Struct, gc=False):
+    """The fields that are read of a whole answer."""
+
+    choices: list[WholeChoice] | None = None
+    usage: Any = None
+    id: str | None = None
+    model: str | None = None
+    error: Any = None
+    service_tier: Any = None
+
+
+_WHOLE: Final = msgspec.json.Decoder(WholeChat)
+
+
+class WholeChatDecoder(BodyDecoder):
+    """Decodes one whole chat or completions answer."""
+
+    __slots__ = ()
+
+    def read_body(self, body: bytes) -> None:
+        self.has_ended = True
+        try:
+            if len(body) <= LARGE_BYTES:
+                str(body, "utf-8")  # the decoder does not check the texts that it skips
+            parsed = _WHOLE.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self._read_odd_body(body)
+        if parsed.error or not parsed.choices:
+            return self._read_odd_body(body)
+        return self._complete(usage.parse_openai_usage(parsed.usage, parsed.service_tier), parsed.choices[0].finish_reason,
+                              parsed.id, parsed.model)
+
+    def _read_odd_body(self, body: bytes) -> None:
+        """Read an error, no answer at all, or an answer without choices or with a wrong type in it."""
+        parsed = parse_object(body)
+        if parsed.get("error"):
+            return self.fail_in_band(parsed)
+        choices = parsed.get("choices")
+        if not isinstance(choices, list) or not all(
+            isinstance(choice, dict) and (isinstance(choice.get("message"), dict) or isinstance(choice.get("text"), str))
+            for choice in choices
+        ):
+            return self.fail_malformed("an answer without choices")
+        return self._complete(usage.parse_openai_usage(parsed.get("usage"), parsed.get("service_tier")),
+                              text_or_none(choices[0].get("finish_reason")) if choices else None,
+                              text_or_none(parsed.get("id")), text_or_none(parsed.get("model")))
+
+
+class ChatDecoder(StreamDecoder, WholeChatDecoder):
+    """Decodes one chat or completions answer, streamed or whole."""
 
     __slots__ = ("_calls", "_chunk", "_finished", "_has_started", "_is_chat", "_n_calls", "_n_choices", "_whole")
 
@@ -196,35 +267,8 @@ class ChatDecoder(StreamDecoder):
                 for index in range(self._n_choices) if index not in self._finished]
 
     def read_body(self, body: bytes) -> None:
-        self.has_ended = True
         self._whole = body
-        if len(body) > LARGE_BYTES and self._read_large_body(body):
-            return None
-        parsed = parse_object(body)
-        if parsed.get("error"):
-            return self.fail_in_band(parsed)
-        choices = parsed.get("choices")
-        if not isinstance(choices, list) or not all(
-            isinstance(choice, dict) and (isinstance(choice.get("message"), dict) or isinstance(choice.get("text"), str))
-            for choice in choices
-        ):
-            return self.fail_malformed("an answer without choices")
-        self._complete(usage.parse_openai_usage(parsed.get("usage"), parsed.get("service_tier")), parsed,
-                       text_or_none(choices[0].get("finish_reason")) if choices else None)
-        return None
-
-    def _read_large_body(self, body: bytes) -> bool:
-        """Read the answer without decoding its texts. Returns False if it must be read in full."""
-        try:
-            parsed = _LARGE.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return False
-        if parsed.error or not parsed.choices or not all(
-                choice.message is not None or memoryview(choice.text)[:1].tobytes() == b'"' for choice in parsed.choices):
-            return False
-        self._complete(usage.parse_openai_usage(parsed.usage, parsed.service_tier), {"id": parsed.id, "model": parsed.model},
-                       text_or_none(parsed.choices[0].finish_reason))
-        return True
+        super().read_body(body)
 
     def body_deltas(self) -> list[Delta]:
         """The deltas of the answer's first choice."""
@@ -252,40 +296,6 @@ class OddUsageDecoder(ChatDecoder):
             found = (usage.parse_openai_usage(place.get("usage")) for place in places if isinstance(place, dict))
             self.summary.usage = next((count for count in found if count is not None), None)
         return n_content
-
-
-LARGE_BYTES: Final = 256 * 1024  # texts of a larger answer are not decoded
-
-
-class LargeMessage(msgspec.Struct, gc=False):
-    """A message whose fields are skipped."""
-
-
-class LargeChoice(msgspec.Struct, gc=False):
-    """A choice whose text is not decoded. `__post_init__` runs Python code for each, which lets the event loop's thread run
-    during a long decode.
-    """
-
-    message: LargeMessage | None = None
-    text: msgspec.Raw = msgspec.Raw(b"")
-    finish_reason: Any = None
-
-    def __post_init__(self) -> None:
-        """Nothing to check."""
-
-
-class LargeChat(msgspec.Struct, gc=False):
-    """The fields that are read of a large answer which passes verbatim."""
-
-    choices: list[LargeChoice] | None = None
-    usage: Any = None
-    id: Any = None
-    model: Any = None
-    error: Any = None
-    service_tier: Any = None
-
-
-_LARGE: Final = msgspec.json.Decoder(LargeChat)
 
 
 def _has_content(choice: ChunkChoice) -> bool:

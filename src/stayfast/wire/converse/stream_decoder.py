@@ -171,7 +171,7 @@ class ConverseDecoder(StreamDecoder):
         reason = text_or_empty(parsed.get("stopReason")) or None
         if reason in _MALFORMED:
             return self.set_failure(stop_failure(self._upstream, reason))
-        return self._complete(parse_converse_usage(parsed.get("usage"), parsed.get("serviceTier")), None, reason)
+        return self._complete(parse_converse_usage(parsed.get("usage"), parsed.get("serviceTier")), reason)
 
     def body_deltas(self) -> list[Delta]:
         parsed = self._whole

@@ -217,8 +217,8 @@ class GeminiDecoder(StreamDecoder):
                 self.fail_truncated()
             return
         self.has_ended = True
-        self._complete(self.summary.usage, {"id": chunk.response_id, "model": chunk.model_version},
-                       self.summary.finish_reason)
+        self._complete(self.summary.usage, self.summary.finish_reason, text_or_none(chunk.response_id),
+                       text_or_none(chunk.model_version))
 
     def body_deltas(self) -> list[Delta]:
         return self.event_deltas()

@@ -180,8 +180,8 @@ class MessagesDecoder(StreamDecoder):
             return self.fail_in_band(parsed)
         if not isinstance(parsed.get("content"), list):
             return self.fail_malformed("an answer without content")
-        self._complete(usage.parse_anthropic_usage(parsed.get("usage")), parsed,
-                       text_or_empty(parsed.get("stop_reason")) or None)
+        self._complete(usage.parse_anthropic_usage(parsed.get("usage")), text_or_empty(parsed.get("stop_reason")) or None,
+                       text_or_none(parsed.get("id")), text_or_none(parsed.get("model")))
         self._whole = parsed
         return None
 

@@ -246,8 +246,9 @@ class ResponsesDecoder(StreamDecoder):
             return self.fail_in_band({"error": error if isinstance(error, dict) else {}})
         if not isinstance(parsed.get("output"), list):
             return self.fail_malformed("an answer without output")
-        self._complete(usage.parse_openai_usage(parsed.get("usage"), parsed.get("service_tier")), parsed,
-                       _finish_reason(text_or_empty(parsed.get("status")) or "completed", _read_incomplete(parsed)))
+        self._complete(usage.parse_openai_usage(parsed.get("usage"), parsed.get("service_tier")),
+                       _finish_reason(text_or_empty(parsed.get("status")) or "completed", _read_incomplete(parsed)),
+                       text_or_none(parsed.get("id")), text_or_none(parsed.get("model")))
         self._whole = parsed
         return None
 

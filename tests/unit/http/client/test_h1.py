@@ -92,6 +92,43 @@ def test_h1_response_headers() -> None:
     on_bench(check)
 
 
+def test_h1_trailers_are_no_headers_of_the_next_response() -> None:
+    """They are dropped with the response that they end."""
+
+    async def check() -> None:
+        bench = Bench()
+        bench.feed(CHUNKED)
+        assert bench.pool.try_acquire() is bench.connection
+        bench.answer = bench.connection.send_request(request())
+        bench.feed(PLAIN)
+        assert bench.answer.headers == {"content-length": "5", "x-request-id": "a1"}
+
+    on_bench(check)
+
+
+@pytest.mark.parametrize("head", [b"", b"X-A:\r\n", b"X-A: \t\r\nX-A:\r\nx-b: 1\r\n"])
+def test_h1_response_with_empty_headers(head: bytes) -> None:
+    async def check() -> None:
+        bench = Bench()
+        bench.feed(b"HTTP/1.1 204 No Content\r\n" + head + b"\r\n")
+        assert bench.answer.headers == {b"": {}, b"X-A:\r\n": {"x-a": ""}}.get(head, {"x-a": ", ", "x-b": "1"})
+
+    on_bench(check)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\0", b"\n ", b"\r\n "])
+@pytest.mark.parametrize("line", [b"x-a: 1%bx-b: 2", b"x-a%b: 1"])
+def test_h1_line_end_inside_a_header_is_no_answer(line: bytes, end: bytes) -> None:
+    """A peer cannot add a header by a line end that only one of two parsers sees."""
+
+    async def check() -> None:
+        bench = Bench()
+        bench.feed(b"HTTP/1.1 200 OK\r\n" + line % end + b"\r\ncontent-length: 0\r\n\r\n")
+        assert await bench.fault() is Fault.MALFORMED
+
+    on_bench(check)
+
+
 @pytest.mark.parametrize("status", [204, 304])
 def test_h1_status_without_a_body(status: int) -> None:
     """204 and 304 end with their head, whatever their headers say."""
