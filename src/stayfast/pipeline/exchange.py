@@ -248,8 +248,8 @@ class Exchange:
     starts at accept.
     """
 
-    __slots__ = ("arrival", "deadline", "held", "hooked", "ledger", "policy", "record", "request", "reserve_s", "route",
-                 "timeouts", "total_s")
+    __slots__ = ("arrival", "deadline", "grace_s", "held", "hooked", "ledger", "policy", "record", "request", "reserve_s",
+                 "route", "timeouts", "total_s")
 
     def __init__(self, request: Request, arrival: Arrival, policy: RoutePolicy, timers: TimerWheel,
                  record: OutcomeRecord | None = None, *, is_noted: bool = False) -> None:
@@ -258,7 +258,10 @@ class Exchange:
         if total_s < budget.total_s:
             budget = budget.scale_to(total_s)
         deadline_at = arrival.accepted_at + total_s
+        silence_s = None if request.stream else arrival.silence_s
         self.total_s = total_s
+        # the last part of its time, in which the client's SDK has given up already: no attempt is planned for it
+        self.grace_s = max(0.0, total_s - silence_s) if silence_s is not None else 0.0
         self.reserve_s = budget.reserve_s  # of the call stage, for the fallback
         self.request = request
         self.arrival = arrival
@@ -273,13 +276,6 @@ class Exchange:
         self.record = record or OutcomeRecord()
         if arrival.notes and not is_noted:
             self.record.add_notes(arrival.notes)
-
-    @property
-    def grace_s(self) -> float:
-        """The last part of the request's time, in which the client's SDK has given up already. No attempt is planned for it.
-        """
-        silence_s = self.arrival.silence_s
-        return 0.0 if silence_s is None or self.request.stream else max(0.0, self.total_s - silence_s)
 
     async def apply_hooks(self, hooks: RouteHooks) -> "Exchange":
         """The same with the request as the route's hooks changed it; itself for calls that the gateway makes on its own."""

@@ -130,7 +130,7 @@ class Hedging:
 
     def first_tokens(self, at: UpstreamModel, n_body_bytes: int, *, is_whole: bool) -> FirstTokens:
         """The samples of such attempts."""
-        series, size = self._series_of(at, is_whole=is_whole), _size_of(n_body_bytes)
+        series, size = self._series.get((at, is_whole)) or self._add_series(at, is_whole=is_whole), _size_of(n_body_bytes)
         self._n_used = series.n_used = self._n_used + 1
         found = series.by_size.get(size)
         if found is None:
@@ -172,20 +172,18 @@ class Hedging:
 
     def late_streak(self, at: UpstreamModel, *, is_whole: bool) -> LateStreak:
         """The record of late attempts, which decides whether the upstream is slow now for this model."""
-        return self._series_of(at, is_whole=is_whole).streak
+        return (self._series.get((at, is_whole)) or self._add_series(at, is_whole=is_whole)).streak
 
     def is_slow(self, at: UpstreamModel, now: float, *, is_whole: bool) -> bool:
         """Whether more attempts in a row were late than chance explains."""
         series = self._series.get((at, is_whole))
         return series is not None and series.streak.is_slow(now)
 
-    def _series_of(self, at: UpstreamModel, *, is_whole: bool) -> _Series:
-        found = self._series.get((at, is_whole))
-        if found is None:
-            if len(self._series) >= MAX_SERIES:
-                self._drop_series()
-            self._series[at, is_whole] = found = _Series(LateStreak(self.config.max_share))
-        return found
+    def _add_series(self, at: UpstreamModel, *, is_whole: bool) -> _Series:
+        if len(self._series) >= MAX_SERIES:
+            self._drop_series()
+        self._series[at, is_whole] = added = _Series(LateStreak(self.config.max_share))
+        return added
 
     def _drop_series(self) -> None:
         """Drop an eighth: those without an answer first, as of models that do not exist, then the longest unused."""

@@ -22,7 +22,7 @@ class Reply:
     """
 
     __slots__ = ("_cadence", "_clock", "_ends_at", "_ex", "_idle_s", "_is_over", "_lead", "_n_chunks", "_on_end",
-                 "_silence", "_source", "_stream", "allowances")
+                 "_silence", "_source", "_stream", "allowances", "summary")
 
     def __init__(self, ex: Exchange, started: StartedAnswer, on_end: OnEnd, clock: Clock, *,
                  allowances: tuple[Allowance, ...] = ()) -> None:
@@ -32,6 +32,7 @@ class Reply:
         self._source = started.source
         self._cadence = started.source.timings
         self._stream = started.stream
+        self.summary = started.stream.summary
         self._lead: Chunk | None = started.first_chunk
         self._on_end = on_end
         self._clock = clock
@@ -41,13 +42,9 @@ class Reply:
         if silence_s is not None and ex.policy.ends_partial:  # end the answer before the client's SDK times out
             self._idle_s = min(self._idle_s, before_silence_ends_s(silence_s))
         self._ends_at = ex.ledger.ends_at
-        self._silence = SilenceClock(started.stream.summary)
+        self._silence = SilenceClock(self.summary)
         self._n_chunks = 0
         self._is_over = False
-
-    @property
-    def summary(self) -> AnswerSummary:
-        return self._stream.summary
 
     @property
     def upstream(self) -> str:
@@ -72,7 +69,7 @@ class Reply:
     @property
     def degraded(self) -> str | None:
         """What was done instead of failing: fallback, stale, template or partial; capped: our output limit ended it."""
-        summary, degraded = self._stream.summary, self._ex.record.degraded
+        summary, degraded = self.summary, self._ex.record.degraded
         if summary.is_cut:
             return "partial"
         return "capped" if degraded is None and summary.cap is not None and summary.is_capped else degraded
@@ -80,7 +77,7 @@ class Reply:
     @property
     def may_degrade(self) -> bool:
         """Whether it is degraded, or may be by its end."""
-        return self._stream.summary.cap is not None or self.degraded is not None
+        return self.summary.cap is not None or self.degraded is not None
 
     @property
     def guard(self) -> str | None:
@@ -95,7 +92,7 @@ class Reply:
 
     def server_timing(self) -> str:
         """The stages so far as a `Server-Timing` value, and the steps of a turn."""
-        turn = self._stream.summary.turn
+        turn = self.summary.turn
         if turn is None:
             return self._ex.ledger.server_timing()
         return self._ex.ledger.server_timing() + steps_timing(turn().steps)
@@ -113,7 +110,7 @@ class Reply:
         if self._is_over:
             return None
         now = self._clock.now()
-        if now >= self._ends_at and not self._stream.summary.is_complete:  # a stored answer never waits
+        if now >= self._ends_at and not self.summary.is_complete:  # a stored answer never waits
             return self._overrun(self._ex.timeouts.timeout_error(Stage.RELAY), IGNORED)
         self._ex.timeouts.arm("idle_s", self._idle_s, now - self._silence.seconds)
         try:
@@ -127,15 +124,15 @@ class Reply:
             return self._overrun(late, IGNORED if is_ours else DROPPED, Fault.TIMEOUT.value)
         except (DeadlineExceeded, UpstreamFailed) as failed:
             return self._failed(failed)
-        self._ex.timeouts.disarm()
         if chunk is None:
             self._end(None, SUCCESS)
             return None
+        self._ex.timeouts.disarm()
         if chunk.n_content:
             self._cadence.note_content(self._clock.now())
-            self._silence.note_content(self._stream.summary)
+            self._silence.note_content(self.summary)
         else:
-            self._silence.note_read(self._stream.summary, self._clock.now() - now)
+            self._silence.note_read(self.summary, self._clock.now() - now)
         if chunk.data:
             self._n_chunks += 1
         return chunk
@@ -143,7 +140,7 @@ class Reply:
     def _take_lead(self, lead: Chunk) -> Chunk:
         self._lead = None
         self._n_chunks = 1
-        if self._stream.summary.is_cut and not self._ex.request.stream:  # a whole answer of which only a part came in time
+        if self.summary.is_cut and not self._ex.request.stream:  # a whole answer of which only a part came in time
             self._end(None, DROPPED, Fault.TIMEOUT.value)
         return lead
 
@@ -174,14 +171,14 @@ class Reply:
     def _end(self, why: StayfastError | asyncio.CancelledError | None, outcome: Outcome, fault: str | None = None) -> None:
         self._is_over = True
         self._lead = None
-        if self._stream.summary.is_cut:
+        if self.summary.is_cut:
             self._ex.record.degrade("partial")
-        elif self._stream.summary.cap is not None:
+        elif self.summary.cap is not None:
             self._ex.record.degrade(self.degraded)
         upstream_status = why.upstream_status if isinstance(why, UpstreamFailed) else None
         self._source.end(outcome, fault, upstream_status=upstream_status)
         release_all(self._ex.held)
-        self._on_end(self._ex, why, self._stream.summary, self._cadence, self._n_chunks)
+        self._on_end(self._ex, why, self.summary, self._cadence, self._n_chunks)
 
     def __repr__(self) -> str:
         return f"<Reply {self._ex!r} {'over' if self._is_over else 'running'}, {self._n_chunks} chunks>"

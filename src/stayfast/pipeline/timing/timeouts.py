@@ -66,12 +66,14 @@ class TimerWheel:
         new, self._new = self._new, []
         ends_at = self.clock.now() + NEW_S
         for watched in new:
-            watched.check_slot(ends_at)
+            if watched.task is not None:
+                watched.check_slot(ends_at)
 
     def _turn(self, slot: int) -> None:
         ends_at = (slot + 1) / _PER_S
         for watched in self._slots.pop(slot):
-            watched.check_slot(ends_at)
+            if watched.task is not None:
+                watched.check_slot(ends_at)
 
     def __repr__(self) -> str:
         return f"<TimerWheel: {len(self._new)} new, {sum(map(len, self._slots.values()))} in {len(self._slots)} slots>"
@@ -84,14 +86,14 @@ class RequestTimeouts:
     """The timeouts of one request. Only the task that made it may wait under them."""
 
     __slots__ = ("_alarm", "_alarm_at", "_alarms", "_armed_at", "_bound", "_bound_at", "_deadline_at", "_handle",
-                 "_is_interrupted", "_limit", "_task", "_total_s", "_until", "fired")
+                 "_is_interrupted", "_limit", "_total_s", "_until", "fired", "task")
 
     def __init__(self, alarms: TimerWheel, deadline_at: float, total_s: float) -> None:
         self._alarms = alarms
         self._deadline_at = deadline_at
         self._total_s = total_s
         self._armed_at = alarms.add_new(self)  # the next check
-        self._task = asyncio.current_task(alarms.loop)
+        self.task = asyncio.current_task(alarms.loop)  # to interrupt; None: the request is over
         self._handle: asyncio.TimerHandle | None = None  # the exact timer
         self._until = self._bound_at = deadline_at  # the end of the present wait, and of any
         self._limit = self._bound = ("total_s", total_s)  # which limits these are, by name, and their seconds
@@ -157,10 +159,10 @@ class RequestTimeouts:
 
     def interrupt(self) -> bool:
         """Interrupt the request's task, because another one has its answer. False: the timeout was earlier."""
-        if self.fired or self._is_interrupted or self._task is None:
+        if self.fired or self._is_interrupted or self.task is None:
             return False
         self._is_interrupted = True
-        self._task.cancel()
+        self.task.cancel()
         return True
 
     @property
@@ -189,7 +191,7 @@ class RequestTimeouts:
     def stop(self) -> None:
         """The request is over. Breaks the cycle of timer, task and request."""
         self._until = self._alarm_at = inf
-        self._alarm = self._task = None
+        self._alarm = self.task = None
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -222,8 +224,8 @@ class RequestTimeouts:
         if now >= self._until:
             if not self._is_interrupted:
                 self.fired = True
-                if self._task is not None:
-                    self._task.cancel()
+                if self.task is not None:
+                    self.task.cancel()
             return
         alarm = self._alarm
         if alarm is not None and now >= self._alarm_at:

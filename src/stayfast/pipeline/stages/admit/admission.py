@@ -60,7 +60,7 @@ class AdmitAll:
     __slots__ = ()
 
     async def admit(self, ex: Exchange) -> Admitted:
-        return JOB_ADMITTED if ex.arrival.is_job else ADMITTED
+        return JOB_ADMITTED if ex.arrival.role and ex.arrival.is_job else ADMITTED
 
 
 class Admission:

@@ -42,15 +42,17 @@ StoreShared = Callable[[Exchange, AnswerSummary, bytes | None], Awaitable[None]]
 class AnswerBuffer:
     """The chunks of one answer, whose beginning may be dropped."""
 
-    __slots__ = ("_chunks", "_n_bytes_gone", "_n_gone", "n_bytes")
+    __slots__ = ("_chunks", "_n_bytes_gone", "_n_gone", "n_bytes", "n_chunks")
 
     def __init__(self) -> None:
         self._chunks: list[Chunk] = []
         self._n_gone = 0  # chunks dropped at the front
+        self.n_chunks = 0  # with those
         self.n_bytes = self._n_bytes_gone = 0  # of all chunks, and of those dropped
 
     def append(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)
+        self.n_chunks += 1
         self.n_bytes += len(chunk.data)
 
     @property
@@ -343,9 +345,8 @@ class Subscriber:
         """All chunks since the last read as one; None after the end. Raises the call's failure."""
         call = self._call
         while True:
-            chunk = self._unread()
-            if chunk is not None:
-                return chunk
+            if self._at < call.buffer.n_chunks:
+                return self._take_unread()
             if call.is_over:
                 if call.failure is not None:
                     raise self._error_for(call.failure)
@@ -360,13 +361,11 @@ class Subscriber:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _unread(self) -> Chunk | None:
+    def _take_unread(self) -> Chunk:
         chunks = self._call.buffer.chunks_from(self._at)
         if chunks is None:
             raise UpstreamFailed(self.name, Fault.TIMEOUT, "the client read the answer too slowly: what it has not read is "
                                  "no longer buffered", code="read_too_slowly")
-        if not chunks:
-            return None
         self._at += len(chunks)
         chunk = chunks[0] if len(chunks) == 1 else Chunk(
             b"".join([chunk.data for chunk in chunks]), sum([chunk.n_content for chunk in chunks]))
@@ -387,8 +386,10 @@ class Subscriber:
         """End the answer here, after what is unread, if that is possible."""
         if self._call.buffer.chunks_from(self._at) is None or (ending := self._call.cut()) is None:
             return None
-        unread = self._unread()
-        return ending if unread is None else Chunk(unread.data + ending.data, unread.n_content + ending.n_content)
+        if self._at == self._call.buffer.n_chunks:
+            return ending
+        unread = self._take_unread()
+        return Chunk(unread.data + ending.data, unread.n_content + ending.n_content)
 
     def close(self) -> None:
         self._call.leave(self)
