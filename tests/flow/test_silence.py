@@ -186,7 +186,7 @@ class _MessagesUpstream(ScriptedUpstream):
 
     async def open(self, call: Call) -> HttpStream:
         translated = make_transcoder(Api.MESSAGES, call.request, source_streams=True, upstream=self.name)
-        return HttpStream(_ScriptedBody(self._body), translated, Secrets(()))
+        return HttpStream(_ScriptedBody(self._body), translated, translated.summary, Secrets(()))
 
 
 def _block(data: bytes) -> bytes:

@@ -8,6 +8,8 @@ held are not affected.
 When wrong: an answer exists twice while its parts are joined. A refused answer has been paid for.
 """
 
+import msgspec
+
 from stayfast.core.errors import Shed
 
 FREE_BYTES = 64 * 1024  # of each answer, so that small answers are never refused
@@ -30,14 +32,11 @@ class HeldBytes:
         return f"<HeldBytes: {self.n} of {self.limit}>"
 
 
-class Holding:
+class Holding(msgspec.Struct, eq=False):
     """The part of one answer. `release` may be called more than once."""
 
-    __slots__ = ("_account", "_n_charged")
-
-    def __init__(self, account: HeldBytes) -> None:
-        self._account = account
-        self._n_charged = 0
+    _account: HeldBytes
+    _n_charged: int = 0
 
     def grow_to(self, n_bytes: int, *, may_refuse: bool = True) -> None:
         """Set the answer's size to `n_bytes`. Raises Shed above the limit if `may_refuse`."""

@@ -176,11 +176,13 @@ class GatewayApp:
         return check_offer(self.sockets, request, is_refusing=is_refusing)
 
     def handle(self, connection: ServerConnection[LlmHttpRequest], request: LlmHttpRequest) -> Coroutine[Any, Any, None]:
+        if request.api is not None:
+            return answer_llm(self, connection, request)
         if request.passed is not None:
             return answer_passed(self, connection, request)
         if request.method == "GET" and request.body_parts is not None:
             return answer_socket(self.sockets, connection, request, self.request_id(request))
-        return (answer_llm if request.api is not None else answer_other)(self, connection, request)
+        return answer_other(self, connection, request)
 
     def request_id(self, request: LlmHttpRequest) -> str:
         """The client's own, or a new one."""

@@ -13,6 +13,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
+
 from stayfast.core.clock import Clock
 from stayfast.core.constants import DEGRADED_HEADER, HOP_HEADER, LARGE_REQUEST_BYTES
 from stayfast.core.errors import Fault, Rejected, UpstreamFailed
@@ -190,11 +192,12 @@ class DialectUpstream:
                 if request.stream:
                     raise await self._failure(response, spoken, request.api)
                 expect(is_stream=is_stream)
-            translated.summary.is_degraded = DEGRADED_HEADER in headers
+            summary = translated.summary
+            summary.is_degraded = DEGRADED_HEADER in headers
         except BaseException:
             response.close()
             raise
-        return HttpStream(response, translated, self._secrets.now(), Holding(self._held), on_end)
+        return HttpStream(response, translated, summary, self._secrets.now(), Holding(self._held), on_end)
 
     def _complete_body(self, call: Call, body: bytes, spoken: Api) -> bytes:
         """The body with what this attempt adds to it."""
@@ -351,22 +354,18 @@ def _spoken(api: Api, native: frozenset[Api]) -> Api | None:
     return next((other for other in PREFERRED if other in native and can_translate(api, other)), None)
 
 
-class HttpStream:
+class HttpStream(msgspec.Struct, eq=False):
     """An answer over HTTP, translated as it is received. Ends with its protocol's last event; what follows on the connection
     is not awaited.
     """
 
-    __slots__ = ("_holding", "_is_ended", "_on_end", "_response", "_secrets", "_transcoder", "summary")
-
-    def __init__(self, response: Response, translated: Transcoder, secrets: Secrets, holding: Holding | None = None,
-                 on_end: Callable[[AnswerSummary], None] | None = None) -> None:
-        self._response = response
-        self._secrets = secrets
-        self._transcoder = translated
-        self._holding = holding
-        self.summary: AnswerSummary = translated.summary
-        self._is_ended = False
-        self._on_end = on_end  # called when it is closed
+    _response: Response
+    _transcoder: Transcoder
+    summary: AnswerSummary  # of the transcoder
+    _secrets: Secrets
+    _holding: Holding | None = None
+    _on_end: Callable[[AnswerSummary], None] | None = None  # called when it is closed
+    _is_ended: bool = False
 
     @property
     def headers(self) -> Mapping[str, str]:

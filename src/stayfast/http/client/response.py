@@ -74,13 +74,9 @@ class EncodedRequest:
 
     def __init__(self, template: RequestTemplate, headers: Sequence[tuple[str, str]], body: bytes) -> None:
         """Raises UpstreamFailed MALFORMED for a field that HTTP cannot carry; the message quotes no value."""
-        lines = [template.text]
-        if body or template.has_body:
-            lines.append(f"content-length: {len(body)}")
-        lines += map(": ".join, headers)
-        lines.append("\r\n")
-        text = "\r\n".join(lines)
-        n_lines = template.n_lines + len(lines) - 1
+        length = (f"content-length: {len(body)}",) if body or template.has_body else ()
+        text = "\r\n".join((template.text, *length, *map(": ".join, headers), "\r\n"))
+        n_lines = template.n_lines + len(length) + len(headers) + 1
         if text.count("\n") != n_lines or text.count("\r") != n_lines or "\0" in text:
             raise unencodable_request(template.upstream)
         try:

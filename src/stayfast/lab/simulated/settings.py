@@ -83,7 +83,7 @@ class Simulated:
             raise
         translated = make_transcoder(request.api, request, source_streams=is_stream, upstream=self.name,
                                 hide_usage=not request.include_usage, created_at=int(self._clock.wall()))
-        return HttpStream(_SimulatedResponse(self.name, head, answering), translated, _NO_SECRETS)
+        return HttpStream(_SimulatedResponse(self.name, head, answering), translated, translated.summary, _NO_SECRETS)
 
     def close(self) -> None:
         """Nothing idle to close."""
