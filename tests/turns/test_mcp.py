@@ -46,7 +46,7 @@ async def ask(server: object) -> AgentResult:
             ("stock", True, True), ("hang", False, False), ("n_cancelled", False, False), ("die", False, False),
             ("order", False, False)]
         agent = Agent(Scripted(), tools)
-        async with budget(10.0):
+        async with budget(60.0):
             return await agent.run([{"role": "user", "content": "What is there?"}])
 
 
