@@ -18,7 +18,7 @@ three times; a script that is missing from a vocabulary takes up to one token pe
 
 from collections.abc import Callable
 from math import ceil
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -34,26 +34,15 @@ _GEMINI_COUNTS: Final = ("promptTokenCount", "toolUsePromptTokenCount", "candida
 _ON_DEMAND: Final = "ON_DEMAND_"
 _TRAFFIC: Final = ("ON_DEMAND_PRIORITY", "ON_DEMAND_FLEX")  # Vertex's names of tiers
 _MAX_EXACT: Final = 2**53  # larger JSON numbers are not exact
-_COUNTS: Final = list[Annotated[int, msgspec.Meta(ge=0, lt=_MAX_EXACT)]]
-_NOTHING: Final[Json] = {}
 
 
 def _count(fields: object, *names: str) -> int:
-    return next((n for name in names if (n := _as_count(fields.get(name)))), 0) if isinstance(fields, dict) else 0
-
-
-def _as_count(value: object) -> int:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return 0
-    return int(value) if 0 <= value < _MAX_EXACT else 0
-
-
-def _read_counts(found: list[object]) -> list[int]:
-    """Counts as a provider sent them. One that is odd is 0."""
-    try:
-        return msgspec.convert(found, _COUNTS)
-    except msgspec.ValidationError:
-        return [_as_count(value) for value in found]
+    if isinstance(fields, dict):
+        for name in names:
+            value = fields.get(name)
+            if (type(value) is int or type(value) is float) and 0 <= value < _MAX_EXACT:  # excludes bool
+                return int(value)
+    return 0
 
 
 def parse_timings(value: object) -> DecodeTimings | None:
@@ -72,16 +61,19 @@ def parse_openai_usage(value: object, tier: object = None) -> Usage | None:
     if not isinstance(value, dict) or not value:
         return None
     inputs = value.get("prompt_tokens_details") or value.get("input_tokens_details")
-    inputs = inputs if isinstance(inputs, dict) else _NOTHING
     outputs = value.get("completion_tokens_details") or value.get("output_tokens_details")
-    total, output, cached, written, reasoning = _read_counts([
-        value.get("prompt_tokens") or value.get("input_tokens", 0),
-        value.get("completion_tokens") or value.get("output_tokens", 0),
-        inputs.get("cached_tokens") or value.get("prompt_cache_hit_tokens", 0),
-        inputs.get("cache_write_tokens", 0),
-        outputs.get("reasoning_tokens", 0) if isinstance(outputs, dict) else 0])
-    long_lived = min(written, _count(inputs.get("cache_write_tokens_details"), "ttl_12h_tokens")) if written else 0
-    return Usage(total, output, cached, written - long_lived, long_lived, reasoning, _read_tier(tier) if tier else "")
+    written = _count(inputs, "cache_write_tokens")
+    long_lived = min(written, _count(inputs["cache_write_tokens_details"], "ttl_12h_tokens")) if (
+        isinstance(inputs, dict) and "cache_write_tokens_details" in inputs) else 0
+    return Usage(
+        input_total=_count(value, "prompt_tokens", "input_tokens"),
+        output=_count(value, "completion_tokens", "output_tokens"),
+        cached_read=_count(inputs, "cached_tokens") or _count(value, "prompt_cache_hit_tokens"),
+        cache_write_5m=written - long_lived,
+        cache_write_1h=long_lived,
+        reasoning=_count(outputs, "reasoning_tokens"),
+        tier=_read_tier(tier),
+    )
 
 
 def _read_tier(value: object) -> str:
@@ -118,7 +110,9 @@ def parse_gemini_usage(value: object) -> Usage | None:
     """
     if not isinstance(value, dict) or not value:
         return None
-    prompt, results, answer, thoughts, cached, total = _read_counts([value.get(name, 0) for name in _GEMINI_COUNTS])
+    prompt, results, answer, thoughts, cached, total = [
+        n if type(n := value.get(name, 0)) is int and 0 <= n < _MAX_EXACT else _count(value, name)
+        for name in _GEMINI_COUNTS]
     inputs = prompt + results
     has_both = thoughts <= answer and inputs + answer == total
     traffic = value.get("trafficType")

@@ -16,6 +16,7 @@ from stayfast.http.client.response import EncodedRequest, HttpResponse, Outgoing
 
 HIGH_WATER = 65_536  # unread bytes; with libuv's 256 KiB reads a response buffers at most 320 KiB
 LAST_CHUNK = b"0\r\n\r\n"
+MAX_NAMES = 128  # cached header names per connection
 JOIN_BELOW = 65_536  # bytes; copying less is cheaper than a second buffer or TLS record
 
 
@@ -26,8 +27,8 @@ class ConnectionNotReusable(Exception):
 class H1Connection(PooledConnection):
     """A connection, the parser of its responses and the response in progress."""
 
-    __slots__ = ("_can_reuse", "_fields", "_is_done", "_is_gone", "_is_head", "_is_interim", "_is_paused", "_loop",
-                 "_max_head_bytes", "_n_quiet", "_name", "_parser", "_pool", "_response", "_transport")
+    __slots__ = ("_can_reuse", "_headers", "_is_done", "_is_gone", "_is_head", "_is_interim", "_is_paused", "_loop",
+                 "_max_head_bytes", "_n_quiet", "_name", "_names", "_parser", "_pool", "_response", "_transport")
 
     def __init__(self, name: str, transport: asyncio.Transport, pool: ConnectionPool, max_head_bytes: int,
                  loop: asyncio.AbstractEventLoop) -> None:
@@ -39,7 +40,8 @@ class H1Connection(PooledConnection):
         self._loop = loop
         self._parser = httptools.HttpResponseParser(self)
         self._response: HttpResponse | None = None
-        self._fields: list[bytes] = []  # names and values in turn
+        self._headers: dict[str, str] = {}
+        self._names: dict[bytes, str] = {}  # decoded header names: a peer repeats them in every response
         self._n_quiet = 0
         self._is_head = False
         self._is_interim = False
@@ -146,24 +148,28 @@ class H1Connection(PooledConnection):
     def on_message_begin(self) -> None:
         if self._is_done:
             raise ConnectionNotReusable
-        self._fields = []  # without the trailers of the answer before
+        self._headers.clear()  # trailers of the answer before
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """llhttp parsed a header or a trailer."""
-        self._fields += (name, value)
+        key = self._names.get(name) or self._decode_name(name)
+        text = value.decode("latin-1")
+        headers = self._headers
+        headers[key] = text if key not in headers else f"{headers[key]}, {text}"  # RFC 9110 5.3
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         self._is_interim = status < 200
         if self._is_interim:
             return
-        fields, self._fields = self._fields, []
-        if self._n_quiet > self._max_head_bytes < sum(map(len, fields)) + 2 * len(fields):
+        headers, self._headers = self._headers, {}
+        if self._n_quiet > self._max_head_bytes and self._max_head_bytes < sum(
+                len(name) + len(value) + 4 for name, value in headers.items()):
             raise ConnectionNotReusable
         self._n_quiet = 0
         response = self._response
         assert response is not None
-        response.status, response.headers = status, decode_fields(fields)
+        response.status, response.headers = status, headers
         if self._is_head:
             self._is_done = True
             raise ConnectionNotReusable  # the parser would wait for a body
@@ -200,6 +206,12 @@ class H1Connection(PooledConnection):
             self._transport.resume_reading()
         self._pool.release(self)
 
+    def _decode_name(self, name: bytes) -> str:
+        if len(self._names) >= MAX_NAMES:
+            self._names.clear()
+        key = self._names[name] = name.decode("latin-1").lower()
+        return key
+
     def _fail_response(self, message: str) -> None:
         response = self._response
         self.abort()
@@ -210,19 +222,6 @@ class H1Connection(PooledConnection):
         if not self._is_gone:
             self._is_gone = True
             self._pool.remove(self)
-
-
-def decode_fields(fields: list[bytes]) -> dict[str, str]:
-    """Headers by lower-case name, from names and values in turn. None of them holds a line end, which llhttp refuses."""
-    if not fields:
-        return {}
-    words = b"\n".join(fields).decode("latin-1").split("\n")
-    headers = dict(zip(map(str.lower, words[::2]), words[1::2], strict=True))
-    if 2 * len(headers) < len(words):
-        headers = {}
-        for name, value in zip(map(str.lower, words[::2]), words[1::2], strict=True):
-            headers[name] = value if name not in headers else f"{headers[name]}, {value}"  # RFC 9110 5.3
-    return headers
 
 
 def ends_with_connection(headers: Mapping[str, str]) -> bool:

@@ -62,7 +62,8 @@ class RequestTemplate:
         self.headers = headers
         self.upstream = upstream
         self.has_body = not is_streamed and method not in ("GET", "HEAD")
-        self.text = "\r\n".join((f"{method} {path} HTTP/1.1", f"host: {authority}", *map(": ".join, headers)))
+        fields = "\r\n".join([f"host: {authority}", *map(": ".join, headers), ""])
+        self.text = f"{method} {path} HTTP/1.1\r\n{fields}"
         self.n_lines = len(headers) + 2  # checked in EncodedRequest: more lines mean a line end inside a field
 
 
@@ -74,9 +75,13 @@ class EncodedRequest:
 
     def __init__(self, template: RequestTemplate, headers: Sequence[tuple[str, str]], body: bytes) -> None:
         """Raises UpstreamFailed MALFORMED for a field that HTTP cannot carry; the message quotes no value."""
-        length = (f"content-length: {len(body)}",) if body or template.has_body else ()
-        text = "\r\n".join((template.text, *length, *map(": ".join, headers), "\r\n"))
-        n_lines = template.n_lines + len(length) + len(headers) + 1
+        n_lines = template.n_lines + len(headers) + 1
+        length = ""
+        if body or template.has_body:
+            length = f"content-length: {len(body)}\r\n"
+            n_lines += 1
+        fields = "\r\n".join([*map(": ".join, headers), ""]) if headers else ""
+        text = f"{template.text}{length}{fields}\r\n"
         if text.count("\n") != n_lines or text.count("\r") != n_lines or "\0" in text:
             raise unencodable_request(template.upstream)
         try:
