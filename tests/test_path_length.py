@@ -1,4 +1,4 @@
-"""How many files of the package one warm streamed request runs through, from its first byte to its last, and how many calls."""
+"""How many files of the package one warm streamed request runs through, from first byte to last, and how many calls."""
 
 import asyncio
 import importlib.util

@@ -164,8 +164,11 @@ _HAS_TEXT_ONLY: Final[dict[Api, Callable[[bytes], bool]]] = {
 def read_stored_text(request: Request, body: bytes) -> str:
     """The text of a stored body; empty if it cannot be read."""
     decoder = make_decoder(request.api, request, FROM_CACHE, AnswerSummary())
-    decoder.read_body(body)
-    return "".join([delta.text for delta in decoder.body_deltas() if isinstance(delta, TextDelta)])
+    try:
+        decoder.read_body(body)
+        return "".join([delta.text for delta in decoder.body_deltas() if isinstance(delta, TextDelta)])
+    except SHAPE_ERRORS:
+        return ""
 
 
 def encode_stored_stream(request: Request, body: bytes) -> bytes:

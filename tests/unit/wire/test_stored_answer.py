@@ -8,7 +8,7 @@ import pytest
 from stayfast.core.types import AnswerSummary, Api, Request
 from stayfast.wire.chat.stream_decoder import ChatDecoder
 from stayfast.wire.request_body import decode
-from stayfast.wire.stored_answer import encode_stored_stream, storable_body
+from stayfast.wire.stored_answer import encode_stored_stream, read_stored_text, storable_body
 from stayfast.wire.stream_report import REPORT_MEMBER
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -59,6 +59,15 @@ def test_in_events_answer_with_unknown_fields_is_rejected(api: Api, path: list[A
     """A stream would lose the field."""
     with pytest.raises(ValueError, match="cannot hold"):
         encode_stored_stream(asking(api), changed(api, path, value))
+
+
+@pytest.mark.parametrize("api", WHOLE)
+def test_read_stored_text_unreadable_number_is_empty(api: Api) -> None:
+    """JSON allows numbers beyond every float; a chat answer that has one is passed through unread."""
+    body = msgspec.json.encode(WHOLE[api])
+    odd = body[:-1] + b',"odd":1e999}'
+    assert read_stored_text(asking(api), body) == "Hi."
+    assert read_stored_text(asking(api), odd) == ""
 
 
 def test_is_storable_several_choices_are_not_stored() -> None:

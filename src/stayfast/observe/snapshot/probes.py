@@ -139,7 +139,6 @@ class WorkerProbes:
                          self._jobs.collect())
 
 
-
 def merge_probes(parts: Sequence[ProbePart], upstreams: Iterable[UpstreamRow]) -> ProbeRows:
     """The rows of all workers. upstreams: rows of traffic, which are completed."""
     return ProbeRows(

@@ -16,8 +16,6 @@ PREFIX_IDS = {"moves": "prompt.moving_prefix", "unread": "prompt.cache_unread", 
 def finding_of(fact: Fact, at: float | None = None) -> Finding | None:
     """The finding of a fact, if it is one. at: since when, in seconds since the epoch."""
     match fact:
-        case PrefixFinding():
-            return prefix_finding(fact, at)
         case JudgeUnclear():
             return _judge_finding(fact, at)
         case EngineState(state="crashed"):

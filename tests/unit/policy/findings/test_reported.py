@@ -8,7 +8,7 @@ import yaml
 from stayfast.core.events import ConnectionReused, EngineState, JudgeUnclear, PrefixFinding
 from stayfast.lab.doctor.scene import merge_trees
 from stayfast.policy.findings.registry import all_kinds
-from stayfast.policy.findings.reported import finding_of
+from stayfast.policy.findings.reported import finding_of, prefix_finding
 from stayfast.settings.load import SettingsText, load_settings
 
 BASE: dict[str, Any] = {
@@ -22,7 +22,7 @@ BASE: dict[str, Any] = {
     JudgeUnclear("chat", "judge", 20, "empty reply"), EngineState("crashed", 12, "signal 9")])
 def test_fact_becomes_a_finding_of_a_known_kind_with_a_valid_patch(
         fact: PrefixFinding | JudgeUnclear | EngineState) -> None:
-    found = finding_of(fact, 5.0)
+    found = prefix_finding(fact, 5.0) if isinstance(fact, PrefixFinding) else finding_of(fact, 5.0)
     assert found is not None
     assert found.id in all_kinds()
     assert found.since == 5.0
