@@ -3,10 +3,10 @@
     .venv/bin/python scripts/request_path.py          # two cases: no policies; cache, admission, affinity and ejection
     .venv/bin/python scripts/request_path.py --list   # also each file with its functions
 
-A gateway and a minimal upstream run in this process, over sockets on loopback. Four requests warm up connections and lazy
-imports. The next N_COUNTED are each counted with `sys.setprofile` until the last byte is written and the slots are free. The
-one with the fewest files, and of those the fewest calls, is shown: at most ten requests a second are sampled, and metrics and
-logs are written in batches after the answers.
+A gateway and a minimal upstream run in this process, over sockets on loopback. Four requests warm up connections and
+lazy imports. The next N_COUNTED are each counted with `sys.setprofile` until the last byte is written and the slots
+are free. The one with the fewest files, and of those the fewest calls, is shown: at most ten requests a second are
+sampled, and metrics and logs are written in batches after the answers.
 """
 
 import argparse

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 
@@ -9,6 +10,10 @@ from stayfast.core.deadline import Timeouts
 from stayfast.core.errors import Shed
 from stayfast.core.events import RequestDone
 from stayfast.core.types import Api, Request
+from stayfast.pipeline.attempts.attempt import Attempt
+from stayfast.pipeline.stages.admit.admission import Admission
+from stayfast.policy.admission.overload import AdmissionConfig
+from stayfast.policy.admission.queue import QueueConfig
 from stayfast.policy.resilience.retry import RetryConfig
 from stayfast.testing import Fail, Script, SendText, SimLoop, Wait, run
 from stayfast.upstreams.base import AnswerStream, Call
@@ -150,3 +155,23 @@ def test_client_hang_up_at_the_instant_of_a_timeout_leaves_nothing() -> None:
         assert rig.n_open == rig.n_in_flight == 0
 
     run(main)
+
+
+def test_reply_whose_attempt_fails_to_end_frees_its_place_and_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the gateway itself at the very end: the place is free, and no timeout is left to cancel the task."""
+    def fail(attempt: Attempt, *arguments: object, **options: object) -> None:
+        raise ZeroDivisionError
+
+    async def main(loop: SimLoop) -> float:
+        places = Admission(AdmissionConfig(1, QueueConfig()), {}, loop, Random(1))
+        rig = Rig(loop, [[SendText("Hello")]], admit=places)
+        reply = await rig.serve()
+        monkeypatch.setattr(Attempt, "end", fail)
+        with pytest.raises(ZeroDivisionError):
+            await read(reply)
+        assert places.places.n_taken == 0
+        assert len(rig.sink.facts_of(RequestDone)) == 1
+        await asyncio.sleep(1000)
+        return loop.now()
+
+    assert run(main) == 1000

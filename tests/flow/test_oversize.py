@@ -1,5 +1,6 @@
 """Prompts that are too long for their route: a clear refusal in the client's dialect, or the route for such prompts."""
 
+import asyncio
 from random import Random
 from typing import Any
 
@@ -198,3 +199,15 @@ def test_oversize_counts_tokens_of_other_scripts_and_numbers(content: str) -> No
         assert rejected.value.status == 413
 
     run(main)
+
+
+def test_request_refused_on_the_second_route_has_no_timeouts_left() -> None:
+    """It is refused by the route for long prompts; the task that sent it goes on, past both deadlines."""
+    async def main(loop: SimLoop) -> float:
+        rig = OversizeRig(OFFLINE, loop)
+        with pytest.raises(Rejected):
+            await rig.request(long(2000))
+        await asyncio.sleep(1000)
+        return loop.now()
+
+    assert run(main) == 1000

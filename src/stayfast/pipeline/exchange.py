@@ -91,7 +91,7 @@ class Ledger(msgspec.Struct, eq=False):
         """End the last stage; safe to call again."""
         if not self._done and self._entered:
             now = self._clock.now()
-            self._done = done = self._until(now)
+            self._done = done = self._stages_until(now)
             self.queued_s = self._entered[0][1] - self._accepted_at
             if self._ends or now >= self._deadline_at:
                 ends = self._ends or [self._deadline_at] * len(done)
@@ -115,9 +115,9 @@ class Ledger(msgspec.Struct, eq=False):
         return {done.stage.value: round(done.spent_s * 1e3, 3) for done in self._so_far()}
 
     def _so_far(self) -> tuple[StageDone, ...]:
-        return self._until(self._clock.now()) if self._entered and not self._done else self._done
+        return self._stages_until(self._clock.now()) if self._entered and not self._done else self._done
 
-    def _until(self, now: float) -> tuple[StageDone, ...]:
+    def _stages_until(self, now: float) -> tuple[StageDone, ...]:
         stages, began = zip(*self._entered, strict=True)
         began = (self._accepted_at, *began[1:])
         ends = self._ends or [self._deadline_at] * len(began)
@@ -306,7 +306,9 @@ class Exchange:
         return self.arrival.accepted_at + min(limits_s) if limits_s else inf
 
     def detach(self, record: OutcomeRecord) -> "Exchange":
-        """The same request with its own timeouts, for the current Task: for a call that may outlive the request."""
+        """The same request with its own timeouts, for the current Task: for a call that may outlive the request. It enters
+        no stage: the ledger is the request's.
+        """
         other = copy(self)
         other.record = record
         other.timeouts = self.timeouts.clone()

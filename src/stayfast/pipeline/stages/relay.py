@@ -124,10 +124,10 @@ class Reply:
             return self._overrun(late, IGNORED if is_ours else DROPPED, Fault.TIMEOUT.value)
         except (DeadlineExceeded, UpstreamFailed) as failed:
             return self._failed(failed)
+        self._ex.timeouts.disarm()
         if chunk is None:
             self._end(None, SUCCESS)
             return None
-        self._ex.timeouts.disarm()
         if chunk.n_content:
             self._cadence.note_content(self._clock.now())
             self._silence.note_content(self.summary)
@@ -176,9 +176,13 @@ class Reply:
         elif self.summary.cap is not None:
             self._ex.record.degrade(self.degraded)
         upstream_status = why.upstream_status if isinstance(why, UpstreamFailed) else None
-        self._source.end(outcome, fault, upstream_status=upstream_status)
-        release_all(self._ex.held)
-        self._on_end(self._ex, why, self.summary, self._cadence, self._n_chunks)
+        try:
+            self._source.end(outcome, fault, upstream_status=upstream_status)
+        finally:
+            try:
+                release_all(self._ex.held)
+            finally:
+                self._on_end(self._ex, why, self.summary, self._cadence, self._n_chunks)
 
     def __repr__(self) -> str:
         return f"<Reply {self._ex!r} {'over' if self._is_over else 'running'}, {self._n_chunks} chunks>"

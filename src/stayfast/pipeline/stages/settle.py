@@ -46,7 +46,7 @@ class Settle:
         ex.ledger.enter(SETTLE)
         ex.timeouts.stop()
         arrival, request, record = ex.arrival, ex.request, ex.record
-        if arrival.role and self._is_aside(ex, why):
+        if arrival.role and self._is_background(ex, why):
             return
         status, error = _status_and_error(why) if why is not None else (200, None)
         cached = record.cache
@@ -109,7 +109,7 @@ class Settle:
         elif why is None and not arrival.role and (versions := self._versions.get(ex.route)) is not None:
             versions.count(request.body, done)
 
-    def _is_aside(self, ex: Exchange, why: BaseException | None) -> bool:
+    def _is_background(self, ex: Exchange, why: BaseException | None) -> bool:
         """Whether it is no request of a client: a judgement, whose attempts were reported with their cost, or a refresh,
         which is reported here.
         """

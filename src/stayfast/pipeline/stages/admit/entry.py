@@ -18,13 +18,17 @@ class EntryLimits:
     def check(self, ex: Exchange) -> Exchange:
         """The request, or a copy for the route of long prompts. It holds its key's quota. Raises Rejected (413), Shed (429).
         """
-        if ex.policy.size is not None:
-            ex = self._size.fit(ex)
-        if ex.arrival.key_id:
-            settle = self._key_quotas.reserve(ex)
-            if settle is not None:
-                ex.held.append(settle)
-        return ex
+        fitting = self._size.redirect(ex)
+        try:
+            self._size.check(fitting)
+            settle = self._key_quotas.reserve(fitting) if ex.arrival.key_id else None
+        except BaseException:
+            if fitting is not ex:
+                fitting.timeouts.stop()  # the gateway ends the request that it has, which is the first one
+            raise
+        if settle is not None:
+            ex.held.append(settle)
+        return fitting
 
     async def screen(self, ex: Exchange) -> Exchange:
         """The request, or the same on the route that the class of its question has: under that route's policy, size limit
@@ -48,6 +52,6 @@ class EntryLimits:
             if moved.policy.screen is not None and (rule := await moved.policy.screen.check_guard(ex.request, record.note)):
                 record.set_guard(rule)
         except BaseException:
-            moved.timeouts.stop()  # the gateway ends the request that it has, which is the first one
+            moved.timeouts.stop()  # as in `check`
             raise
         return moved

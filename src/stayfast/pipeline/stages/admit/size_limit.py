@@ -23,12 +23,6 @@ class SizeLimit:
         self._tier_of = tier_of
         self._timers = timers
 
-    def fit(self, ex: Exchange) -> Exchange:
-        """`redirect`, then `check`."""
-        ex = self.redirect(ex)
-        self.check(ex)
-        return ex
-
     def redirect(self, ex: Exchange) -> Exchange:
         """The request itself; or the same request on the `oversize_route` of its route, if it is too long for this one. Its
         time still counts from accept.

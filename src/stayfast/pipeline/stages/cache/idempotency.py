@@ -35,13 +35,13 @@ class Seen(msgspec.Struct):
     """One key of one client."""
 
     body: bytes  # a hash of it
-    first: Ledger  # of the request that makes the call
+    first: Ledger | None  # of the request that makes the call; None: it is answered
     answer: IdempotentAnswer | None = None
     has_failed: bool = False  # the call; the request that made it may be informed later than others
 
     @property
     def is_running(self) -> bool:
-        return self.answer is None and not self.has_failed and self.first.stage is not None
+        return self.first is not None and not self.has_failed and self.first.stage is not None
 
 
 class IdempotentAnswers:
@@ -78,7 +78,7 @@ class IdempotentAnswers:
         seen = self._open.get(key) or self._answered.get(key)
         if seen is not None and len(answer.data) <= min(MAX_ANSWER_BYTES, self.config.max_bytes):
             self._drop(key)
-            seen.answer = answer
+            seen.answer, seen.first = answer, None
             self._answered[key] = seen
             self._n_bytes += len(answer.data)
             self._shrink()

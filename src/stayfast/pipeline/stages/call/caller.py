@@ -245,7 +245,7 @@ class Caller:
         return started
 
     def begin_retry(self, ex: Exchange, plan: Plan, ends_at: float, failed: UpstreamFailed, others: Sequence[Target], *,
-                     of: Attempt, n_made: int) -> Attempt | None:
+                    of: Attempt, n_made: int) -> Attempt | None:
         """An attempt in place of one that failed while others run, at a target that was not tried. None: there is none."""
         target = self._retrying.choose_concurrent(ex, plan, failed, others, of=of.member, n_made=n_made,
                                                   ends_at=ends_at - ex.grace_s)
