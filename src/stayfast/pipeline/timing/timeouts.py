@@ -85,7 +85,7 @@ OF_THE_STAGE = ("total_s", "budget_s")  # limits after which no other attempt is
 class RequestTimeouts:
     """The timeouts of one request. Only the task that made it may wait under them."""
 
-    __slots__ = ("_alarm", "_alarm_at", "_alarms", "_armed_at", "_bound", "_bound_at", "_deadline_at", "_handle",
+    __slots__ = ("_alarm", "_alarm_at", "_alarms", "_armed_at", "_bound_at", "_bound_limit", "_deadline_at", "_handle",
                  "_is_interrupted", "_limit", "_total_s", "_until", "fired", "task")
 
     def __init__(self, alarms: TimerWheel, deadline_at: float, total_s: float) -> None:
@@ -96,7 +96,7 @@ class RequestTimeouts:
         self.task = asyncio.current_task(alarms.loop)  # to interrupt; None: the request is over
         self._handle: asyncio.TimerHandle | None = None  # the exact timer
         self._until = self._bound_at = deadline_at  # the end of the present wait, and of any
-        self._limit = self._bound = ("total_s", total_s)  # which limits these are, by name, and their seconds
+        self._limit = self._bound_limit = ("total_s", total_s)  # which limits these are, by name, and their seconds
         self._alarm_at = inf
         self._alarm: Callable[[], None] | None = None
         self._is_interrupted = False
@@ -107,14 +107,16 @@ class RequestTimeouts:
     def set_bound(self, ends_at: float, now: float) -> None:
         """From now on no wait lasts beyond `ends_at`, nor beyond the deadline."""
         if ends_at < self._deadline_at:
-            self._bound_at, self._bound = ends_at, ("budget_s", max(0.0, ends_at - now))
+            self._bound_at = ends_at
+            self._bound_limit = ("budget_s", max(0.0, ends_at - now))
         else:
-            self._bound_at, self._bound = self._deadline_at, ("total_s", self._total_s)
+            self._bound_at = self._deadline_at
+            self._bound_limit = ("total_s", self._total_s)
 
     def clone(self) -> "RequestTimeouts":
         """New timeouts with the same limits, for the task that runs now."""
         other = RequestTimeouts(self._alarms, self._deadline_at, self._total_s)
-        other._bound_at, other._bound = self._bound_at, self._bound
+        other._bound_at, other._bound_limit = self._bound_at, self._bound_limit
         return other
 
     def remove_bound(self) -> None:
@@ -125,14 +127,14 @@ class RequestTimeouts:
         """Begin a wait of at most `seconds`, within the bound. limit: its name in the error."""
         until, self._limit = now + seconds, (limit, seconds)
         if until >= self._bound_at:
-            until, self._limit = self._bound_at, self._bound
+            until, self._limit = self._bound_at, self._bound_limit
         self._until = until
         if until < self._armed_at:
             self._schedule_check(until)
 
     def arm_bound(self) -> None:
         """Begin a wait that only the bound ends."""
-        self._until, self._limit = self._bound_at, self._bound
+        self._until, self._limit = self._bound_at, self._bound_limit
         if self._until < self._armed_at:
             self._schedule_check(self._until)
 
@@ -182,7 +184,7 @@ class RequestTimeouts:
         return now >= self._bound_at
 
     def timeout_error(self, stage: Stage) -> DeadlineExceeded:
-        return DeadlineExceeded(stage, *self._bound)
+        return DeadlineExceeded(stage, *self._bound_limit)
 
     def disarm(self) -> None:
         """The wait is over; its check stays scheduled."""
