@@ -157,7 +157,7 @@ def test_client_hang_up_at_the_instant_of_a_timeout_leaves_nothing() -> None:
     run(main)
 
 
-def test_reply_whose_attempt_fails_to_end_frees_its_place_and_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reply_with_an_attempt_that_fails_to_end_frees_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of the gateway itself at the very end: the place is free, and no timeout is left to cancel the task."""
     def fail(attempt: Attempt, *arguments: object, **options: object) -> None:
         raise ZeroDivisionError
