@@ -3,7 +3,7 @@
 One by one, each fact runs code that has left the processor's caches since the last one, which doubles the cost with 64
 connections. So facts wait until there are MAX_FACTS of them, or for MAX_DELAY_S. A reader of counts calls `flush` first.
 Facts of different types are handled by different code, so a batch is grouped by type: each consumer gets every fact that it
-has a handler for once, and those of a type in order.
+has a handler for once, and the facts of one type in order.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class FactConsumer(Protocol):
 
 
 def group_facts(facts: Iterable[Fact]) -> Mapping[type[Any], list[Any]]:
-    """The facts by type, those of a type in order."""
+    """The facts by type, in order within a type."""
     by_type: defaultdict[type[Any], list[Any]] = defaultdict(list)
     for fact in facts:
         by_type[type(fact)].append(fact)
@@ -45,7 +45,7 @@ def handle_facts(consumer: FactConsumer, facts: Iterable[Fact]) -> None:
 
 
 def one_by_one(handle: Callable[[Any], None]) -> Callable[[list[Any]], None]:
-    """A handler for facts that are rare."""
+    """A handler of lists that handles one fact after the other, where nothing is gained by a list."""
     def handle_all(facts: list[Any]) -> None:
         for fact in facts:
             handle(fact)

@@ -401,7 +401,7 @@ def _passed_line(fact: PassedThrough) -> _PassedLine:
 
 
 def _stage_times(fact: RequestDone) -> tuple[dict[str, float], dict[str, float]]:
-    """Milliseconds by stage: those spent, and the allowance where it was less than the time until the deadline."""
+    """Milliseconds spent in each stage, and its allowance where that was less than the time until the deadline."""
     deadline_at = fact.accepted_at + fact.total_s if fact.total_s is not None else -math.inf
     least_at = deadline_at - _ROUNDING_S
     spent_ms: dict[str, float] = {}

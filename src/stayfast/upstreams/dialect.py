@@ -241,7 +241,7 @@ class DialectUpstream:
                                         upstream_status=401) from None
 
     def _make_template(self, form: tuple[Api, bool], model: str) -> RequestTemplate:
-        """The template of a call, kept for the next ones. form: the protocol, and whether the answer is streamed."""
+        """The template of a call, cached for the next ones. form: the protocol, and whether the answer is streamed."""
         path = self._paths[form]
         key = (*form, model) if "{model}" in path else form
         found = self._templates.get(key)

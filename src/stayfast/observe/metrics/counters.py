@@ -38,7 +38,7 @@ class Histogram:
         self.sum_s += value_s
 
     def add_all(self, values_s: list[float]) -> None:
-        """Add values: in ascending order, so that those of one bucket are counted at once."""
+        """Add values in ascending order, so that the values of one bucket are counted at once."""
         values_s = sorted(values_s)
         bounds_s, counts, n_before = self.bounds_s, self.counts, 0
         while n_before < len(values_s):

@@ -197,7 +197,7 @@ class Attempt:
 
     def _release_unfinished(self, outcome: Outcome, fault: str | None, now: float, *, is_failure: bool, is_lost: bool,
                             is_quota: bool, retry_after_s: float | None) -> None:
-        """Release the place without a whole answer, and teach what that says about the upstream."""
+        """Release the place of an attempt without a whole answer, and record what that means for its upstream."""
         if is_lost:
             self._place.record_slower_than_hedge(now)
         is_load = outcome is DROPPED and fault == Fault.TIMEOUT and self._place.is_own_load(now)

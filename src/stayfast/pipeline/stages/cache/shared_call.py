@@ -47,7 +47,7 @@ class AnswerBuffer:
     def __init__(self) -> None:
         self._chunks: list[Chunk] = []
         self._n_gone = 0  # chunks dropped at the front
-        self.n_chunks = 0  # with those
+        self.n_chunks = 0  # the dropped ones included
         self.n_bytes = self._n_bytes_gone = 0  # of all chunks, and of those dropped
 
     def append(self, chunk: Chunk) -> None:

@@ -317,7 +317,7 @@ class Caller:
 
 
 def awake(plan: Plan, targets: Sequence[Target], now: float, ends_at: float) -> Sequence[Target]:
-    """The targets at which a call that starts now is not expected to hang until it fails: above all those whose breaker is
+    """The targets at which a call that starts now is not expected to hang until it fails. None hangs while its breaker is
     closed.
     """
     model, retry = plan.prompt.request.model, plan.route.retry
@@ -337,7 +337,7 @@ def _role_of(ex: Exchange, plan: Plan, target: Target) -> str:
 
 
 def _may_hedge(ex: Exchange, plan: Plan, attempt: Attempt) -> bool:
-    """Whether others may run beside it: not of an SDK's retry, a judgement or a job, nor if a request changes state."""
+    """Whether it may have hedges: not of an SDK's retry, a judgement or a job, nor if a request changes state."""
     request, arrival, hedging = ex.request, ex.arrival, plan.route.hedging
     if not hedging.is_on or request.stream is not attempt.is_incremental:
         return False
