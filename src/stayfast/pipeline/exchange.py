@@ -7,7 +7,10 @@ and writes what the log and the metrics need by the methods of the record.
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
+from functools import lru_cache
+from itertools import repeat
 from math import inf
+from operator import mul, sub
 from random import Random
 
 import msgspec
@@ -60,6 +63,7 @@ class Ledger(msgspec.Struct, eq=False):
     _entered: list[tuple[Stage, float]] = []  # each stage, and when it began
     _ends: list[float] = []  # when each of them must end; empty: at the deadline
     _carried_s: float = 0.0
+    _ended_at: float | None = None  # after the end
     _done: tuple[StageDone, ...] = ()  # after the end
 
     @property
@@ -90,8 +94,8 @@ class Ledger(msgspec.Struct, eq=False):
     def finish(self) -> tuple[StageDone, ...]:
         """End the last stage; safe to call again."""
         if not self._done and self._entered:
-            now = self._clock.now()
-            self._done = done = self._stages_until(now)
+            self._ended_at = now = self._clock.now()
+            self._done = done = self._so_far()
             self.queued_s = self._entered[0][1] - self._accepted_at
             if self._ends or now >= self._deadline_at:
                 ends = self._ends or [self._deadline_at] * len(done)
@@ -104,28 +108,44 @@ class Ledger(msgspec.Struct, eq=False):
         description is the stage's allowance: `call;dur=812.40;desc="of 2300"`. Without a budget for each stage, every stage
         may use all the time that is left, and only the first one shows it.
         """
-        stages = self._so_far()
-        timings = [f"{done.stage};dur={(done.ended_at - done.began_at) * 1e3:.2f}" for done in stages]
-        for number, done in enumerate(stages if self._ends else stages[:1]):
-            timings[number] += f';desc="of {done.allowance_s * 1e3:.0f}"'
-        return ", ".join(timings)
+        if not self._entered:
+            return ""
+        stages, began_at, ended_at = self._spans()
+        values = [*map(mul, map(sub, ended_at, began_at), repeat(1e3))]
+        if not self._ends:
+            values.insert(1, (self._deadline_at - self._accepted_at) * 1e3)
+            return _timing_form(stages, is_divided=False) % tuple(values)
+        pairs = zip(values, self._allowed_s(began_at), strict=True)
+        return _timing_form(stages, is_divided=True) % tuple([value for ms, s in pairs for value in (ms, s * 1e3)])
 
     def spent_ms(self) -> dict[str, float]:
         """Milliseconds by stage so far, in order; the running stage counts up to now."""
-        return {done.stage.value: round(done.spent_s * 1e3, 3) for done in self._so_far()}
+        return {done.stage.value: round(done.spent_s * 1e3, 3) for done in self._so_far()} if self._entered else {}
 
     def _so_far(self) -> tuple[StageDone, ...]:
-        return self._stages_until(self._clock.now()) if self._entered and not self._done else self._done
+        stages, began_at, ended_at = self._spans()
+        return tuple(map(StageDone, stages, began_at, ended_at, self._allowed_s(began_at)))
 
-    def _stages_until(self, now: float) -> tuple[StageDone, ...]:
-        stages, began = zip(*self._entered, strict=True)
-        began = (self._accepted_at, *began[1:])
-        ends = self._ends or [self._deadline_at] * len(began)
-        allowed_s = [max(0.0, ends_at - began_at) for began_at, ends_at in zip(began, ends, strict=True)]
-        return tuple(map(StageDone, stages, began, (*began[1:], now), allowed_s))
+    def _spans(self) -> tuple[tuple[Stage, ...], tuple[float, ...], tuple[float, ...]]:
+        """The stages, when each began, and when each ended; the running one ends now."""
+        stages, (_, *later) = zip(*self._entered, strict=True)
+        return stages, (self._accepted_at, *later), (*later, self._ended_at or self._clock.now())
+
+    def _allowed_s(self, began_at: tuple[float, ...]) -> list[float]:
+        """The allowances of the stages."""
+        allowed_s = [*map(sub, self._ends or repeat(self._deadline_at), began_at)]
+        return allowed_s if min(allowed_s) >= 0.0 else [max(0.0, one_s) for one_s in allowed_s]
 
     def __repr__(self) -> str:
         return f"<Ledger {self.server_timing()}>"
+
+
+@lru_cache(64)
+def _timing_form(stages: tuple[Stage, ...], *, is_divided: bool) -> str:
+    """The form of a `Server-Timing` value. is_divided: every stage has an allowance of its own, else only the first."""
+    forms = [f"{stage};dur=%.2f" for stage in stages]
+    n_allowed = len(forms) if is_divided else 1
+    return ", ".join([f'{form};desc="of %.0f"' for form in forms[:n_allowed]] + forms[n_allowed:])
 
 
 _MAX_STEPS = 32
