@@ -63,7 +63,7 @@ class Gateway:
             answer = answer if ex.hooked is None else answer.begin_with(await ex.hooked.after(answer.first_chunk))
             ex.ledger.enter(RELAY)
             admitted.start_reply()
-            return Reply(ex, answer, self.settle.finish, self.timers.clock, allowances=admitted.allowances)
+            return Reply(ex, answer, self.settle.finish, self.timers.clock, admitted.allowances)
         except BaseException as why:
             release_all(ex.held, answer.source.abandon if answer is not None else None)
             self.settle.finish(ex, why)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 
 from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Fault, StayfastError, UpstreamFailed
@@ -21,28 +22,26 @@ class Reply:
     A class, not an async generator: a generator that is closed before its first item never runs its `finally`.
     """
 
-    __slots__ = ("_cadence", "_clock", "_ends_at", "_ex", "_idle_s", "_is_over", "_lead", "_n_chunks", "_on_end",
-                 "_silence", "_source", "_stream", "allowances", "summary")
+    __slots__ = ("_cadence", "_clock", "_ends_at", "_ex", "_idle_s", "_is_over", "_lead", "_may_wait", "_n_chunks", "_on_end",
+                 "_silence", "_source", "_stream", "_timeouts", "allowances", "summary")
 
-    def __init__(self, ex: Exchange, started: StartedAnswer, on_end: OnEnd, clock: Clock, *,
+    def __init__(self, ex: Exchange, started: StartedAnswer, on_end: OnEnd, clock: Clock,
                  allowances: tuple[Allowance, ...] = ()) -> None:
-        ex.timeouts.disarm()  # waits are timed only while the client reads
+        self._timeouts = timeouts = ex.timeouts
+        timeouts.disarm()  # waits are timed only while the client reads
         self.allowances = allowances  # what is left of the client's quota
         self._ex = ex
-        self._source = started.source
-        self._cadence = started.source.timings
-        self._stream = started.stream
-        self.summary = started.stream.summary
+        self._source = source = started.source
+        self._cadence = source.timings
+        self._stream = stream = started.stream
+        self.summary = summary = stream.summary
         self._lead: Chunk | None = started.first_chunk
         self._on_end = on_end
         self._clock = clock
-        timeouts = ex.policy.timeouts
-        self._idle_s = timeouts.idle_s if started.source.is_incremental else timeouts.total_s
-        silence_s = ex.arrival.silence_s
-        if silence_s is not None and ex.policy.ends_partial:  # end the answer before the client's SDK times out
-            self._idle_s = min(self._idle_s, before_silence_ends_s(silence_s))
         self._ends_at = ex.ledger.ends_at
-        self._silence = SilenceClock(self.summary)
+        self._may_wait = ex.request.stream or not summary.is_complete  # else the first chunk is the whole answer
+        self._idle_s = _idle_s(ex, is_incremental=source.is_incremental) if self._may_wait else inf
+        self._silence = SilenceClock(summary)
         self._n_chunks = 0
         self._is_over = False
 
@@ -109,14 +108,15 @@ class Reply:
             return self._take_lead(self._lead)
         if self._is_over:
             return None
-        now = self._clock.now()
-        if now >= self._ends_at and not self.summary.is_complete:  # a stored answer never waits
-            return self._overrun(self._ex.timeouts.timeout_error(Stage.RELAY), IGNORED)
-        self._ex.timeouts.arm("idle_s", self._idle_s, now - self._silence.seconds)
+        now, silence = self._clock.now(), self._silence
+        if self._may_wait:
+            if now >= self._ends_at and not self.summary.is_complete:  # a stored answer never waits
+                return self._overrun(self._timeouts.timeout_error(Stage.RELAY), IGNORED)
+            self._timeouts.arm("idle_s", self._idle_s, now - silence.seconds)
         try:
             chunk = await self._stream.next()
         except asyncio.CancelledError:
-            late = self._ex.timeouts.take_timeout_error(Stage.RELAY)
+            late = self._timeouts.take_timeout_error(Stage.RELAY)
             if late is None:
                 raise
             is_flowing = self._clock.now() - self._cadence.last_at <= STALL_AFTER_S
@@ -124,15 +124,16 @@ class Reply:
             return self._overrun(late, IGNORED if is_ours else DROPPED, Fault.TIMEOUT.value)
         except (DeadlineExceeded, UpstreamFailed) as failed:
             return self._failed(failed)
-        self._ex.timeouts.disarm()
+        self._timeouts.disarm()
         if chunk is None:
             self._end(None, SUCCESS)
             return None
         if chunk.n_content:
             self._cadence.note_content(self._clock.now())
-            self._silence.note_content(self.summary)
+            if silence.seconds or silence.n_progress != self.summary.n_progress:
+                silence.note_content(self.summary)
         else:
-            self._silence.note_read(self.summary, self._clock.now() - now)
+            silence.note_read(self.summary, self._clock.now() - now)
         if chunk.data:
             self._n_chunks += 1
         return chunk
@@ -186,3 +187,12 @@ class Reply:
 
     def __repr__(self) -> str:
         return f"<Reply {self._ex!r} {'over' if self._is_over else 'running'}, {self._n_chunks} chunks>"
+
+
+def _idle_s(ex: Exchange, *, is_incremental: bool) -> float:
+    """How long an answer may be silent."""
+    limits, silence_s = ex.policy.timeouts, ex.arrival.silence_s
+    idle_s = limits.idle_s if is_incremental else limits.total_s
+    if silence_s is not None and ex.policy.ends_partial:  # end the answer before the client's SDK times out
+        return min(idle_s, before_silence_ends_s(silence_s))
+    return idle_s

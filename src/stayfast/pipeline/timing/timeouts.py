@@ -125,10 +125,12 @@ class RequestTimeouts:
 
     def arm(self, limit: str, seconds: float, now: float) -> None:
         """Begin a wait of at most `seconds`, within the bound. limit: its name in the error."""
-        until, self._limit = now + seconds, (limit, seconds)
+        until = now + seconds
         if until >= self._bound_at:
-            until, self._limit = self._bound_at, self._bound_limit
+            self.arm_bound()
+            return
         self._until = until
+        self._limit = limit, seconds
         if until < self._armed_at:
             self._schedule_check(until)
 

@@ -5,6 +5,8 @@ longer than STALL_AFTER_S, and longer than STALL_TIMES_MEAN times the mean of th
 model that is always slow does not stall). The wait in which an answer was cut off may be a stall, too, but is no gap.
 """
 
+from collections.abc import Sequence
+from operator import sub
 from typing import Final
 
 from msgspec import Struct
@@ -34,19 +36,19 @@ class SilenceClock:
     that an answer is being written. Time in which the client reads nothing does not count.
     """
 
-    __slots__ = ("_n_progress", "seconds")
+    __slots__ = ("n_progress", "seconds")
 
     def __init__(self, summary: AnswerSummary) -> None:
         self.seconds = 0.0
-        self._n_progress = summary.n_progress
+        self.n_progress = summary.n_progress  # as of the last read
 
     def note_content(self, summary: AnswerSummary) -> None:
         self.seconds = 0.0
-        self._n_progress = summary.n_progress
+        self.n_progress = summary.n_progress
 
     def note_read(self, summary: AnswerSummary, waited_s: float) -> None:
         """A read without content ended, after `waited_s`."""
-        if summary.n_progress != self._n_progress:
+        if summary.n_progress != self.n_progress:
             self.note_content(summary)
         else:
             self.seconds += waited_s
@@ -56,70 +58,80 @@ class SilenceClock:
 
 
 class TokenTimings(Struct, eq=False):
-    """The instants of one answer. Owned by the task that reads it; costs two additions and a comparison a part."""
+    """The instants of one answer. Owned by the task that reads it; on the way only instants are noted."""
 
     _route: str
     _upstream: str
     _sink: Sink
     first_at: float | None = None
-    last_at: float = 0.0
-    stalls: list[Stall] = []
-    _gaps_s: list[float] = []
-    _n_gaps: int = 0  # emitted already
+    stalls: list[Stall] = []  # after the end; before it, those among the reported gaps
+    _times: list[float] = []  # of the latest reported part, and of each one since
+    _n_gaps: int = 0  # reported already
     _longest_s: float = 0.0
     _stalled_s: float = 0.0
 
+    @property
+    def last_at(self) -> float:
+        return self._times[-1] if self._times else 0.0
+
     def start(self, now: float) -> None:
         """The first content arrived."""
-        self.first_at = self.last_at = now
+        self.first_at = now
+        self._times = [now]
 
     def note_content(self, now: float) -> None:
-        gap_s = now - self.last_at
-        if gap_s > STALL_AFTER_S:
-            self._judge(gap_s)
-        self.last_at = now
-        gaps_s = self._gaps_s
-        gaps_s.append(gap_s)
-        if len(gaps_s) == GAPS_PER_EVENT:
+        times = self._times
+        times.append(now)
+        if len(times) > GAPS_PER_EVENT:
             self._report()
 
     def end(self, now: float, *, is_whole: bool) -> None:
         """The answer is over. If it is not whole, it ended during a wait."""
-        if self._gaps_s:
+        if len(self._times) > 1:
             self._report()
         if self.first_at is not None and not is_whole:
             wait_s = now - self.last_at
             if wait_s > STALL_AFTER_S:
-                self._judge(wait_s)
+                self._judge(wait_s, self.last_at, self._n_gaps)
                 self._longest_s = max(self._longest_s, wait_s)
 
     @property
     def gap_max_s(self) -> float | None:
         """The longest gap; None: all parts arrived at once."""
-        longest_s = max(self._gaps_s, default=0.0)
-        return max(longest_s, self._longest_s) or None
+        return max(self._longest_s, 0.0, *_gaps_s(self._times)) or None
 
     def tpot_s(self, n_output_tokens: int) -> float | None:
         """Seconds for each token after the first; None: unknown."""
-        if self.first_at is None or self.last_at <= self.first_at or n_output_tokens < 2:
+        if self.first_at is None or n_output_tokens < 2:
             return None
-        return (self.last_at - self.first_at) / (n_output_tokens - 1)
+        return (self.last_at - self.first_at) / (n_output_tokens - 1) or None
 
-    def _judge(self, gap_s: float) -> None:
+    def _judge(self, gap_s: float, began_at: float, n_before: int) -> None:
+        """n_before: the gaps before this one."""
         assert self.first_at is not None
-        n_before = self._n_gaps + len(self._gaps_s)
-        before_s = self.last_at - self.first_at
+        before_s = began_at - self.first_at
         if n_before > len(self.stalls):
             n_before, before_s = n_before - len(self.stalls), before_s - self._stalled_s
         if not n_before or gap_s > STALL_TIMES_MEAN * before_s / n_before:
             self._stalled_s += gap_s
-            self.stalls.append(Stall(self.last_at, gap_s))
+            self.stalls.append(Stall(began_at, gap_s))
 
     def _report(self) -> None:
-        gaps_s, self._gaps_s = self._gaps_s, []
+        times, n_before = self._times, self._n_gaps
+        gaps_s, self._times = _gaps_s(times), times[-1:]
         self._n_gaps += len(gaps_s)
-        self._longest_s = max(self._longest_s, *gaps_s)
+        longest_s = max(gaps_s)
+        if longest_s > STALL_AFTER_S:
+            for n, gap_s in enumerate(gaps_s):
+                if gap_s > STALL_AFTER_S:
+                    self._judge(gap_s, times[n], n_before + n)
+        self._longest_s = max(self._longest_s, longest_s)
         self._sink.emit(TokenGaps(self._route, self._upstream, gaps_s))
 
     def __repr__(self) -> str:
-        return f"<TokenTimings of {self._upstream}: {self._n_gaps + len(self._gaps_s)} gaps, {len(self.stalls)} stalls>"
+        n_gaps = self._n_gaps + len(_gaps_s(self._times))
+        return f"<TokenTimings of {self._upstream}: {n_gaps} gaps, {len(self.stalls)} stalls>"
+
+
+def _gaps_s(times: Sequence[float]) -> list[float]:
+    return [*map(sub, times[1:], times)]
