@@ -60,7 +60,8 @@ class Ledger(msgspec.Struct, eq=False):
     ends_at: float  # when the running stage must end
     queued_s: float = 0.0  # after the end: from accept to the start of the first stage
     over_stage: Stage | None = None  # after the end: the first stage that used up its allowance
-    _entered: list[tuple[Stage, float]] = []  # each stage, and when it began
+    _entered: list[Stage] = []
+    _began_at: list[float] = []  # when each of them began
     _ends: list[float] = []  # when each of them must end; empty: at the deadline
     _carried_s: float = 0.0
     _ended_at: float | None = None  # after the end
@@ -69,22 +70,22 @@ class Ledger(msgspec.Struct, eq=False):
     @property
     def stage(self) -> Stage | None:
         """The running one; None: none is."""
-        return self._entered[-1][0] if self._entered and not self._done else None
+        return self._entered[-1] if self._entered and not self._done else None
 
     def enter(self, stage: Stage) -> None:
         """End the running stage and begin `stage`. Until the one after it, every wait of the request ends with its time."""
         now = self._clock.now()
         if self.budget is not None:
             self._share_out(self.budget, stage, now)
-        self._entered.append((stage, now))
+        self._entered.append(stage)
+        self._began_at.append(now)
 
     def _share_out(self, budget: StageBudget, stage: Stage, now: float) -> None:
         """The allowance of a stage that begins now, with what the stages before left of theirs."""
         began_at = self._accepted_at
         if self._entered:
-            last, began_last_at = self._entered[-1]
-            spent_s = now - (began_last_at if len(self._entered) > 1 else began_at)
-            self._carried_s = budget.carried_s(last, spent_s, self._carried_s)
+            spent_s = now - (self._began_at[-1] if len(self._entered) > 1 else began_at)
+            self._carried_s = budget.carried_s(self._entered[-1], spent_s, self._carried_s)
             began_at = now
         self.ends_at = budget.ends_at(stage, began_at, self._deadline_at, self._carried_s)
         self._ends.append(self.ends_at)
@@ -96,7 +97,7 @@ class Ledger(msgspec.Struct, eq=False):
         if not self._done and self._entered:
             self._ended_at = now = self._clock.now()
             self._done = done = self._so_far()
-            self.queued_s = self._entered[0][1] - self._accepted_at
+            self.queued_s = self._began_at[0] - self._accepted_at
             if self._ends or now >= self._deadline_at:
                 ends = self._ends or [self._deadline_at] * len(done)
                 over = (one.stage for one, ends_at in zip(done, ends, strict=True) if one.ended_at >= ends_at)
@@ -110,28 +111,28 @@ class Ledger(msgspec.Struct, eq=False):
         """
         if not self._entered:
             return ""
-        stages, began_at, ended_at = self._spans()
+        began_at, ended_at = self._spans()
         values = [*map(mul, map(sub, ended_at, began_at), repeat(1e3))]
         if not self._ends:
             values.insert(1, (self._deadline_at - self._accepted_at) * 1e3)
-            return _timing_form(stages, is_divided=False) % tuple(values)
-        pairs = zip(values, self._allowed_s(began_at), strict=True)
-        return _timing_form(stages, is_divided=True) % tuple([value for ms, s in pairs for value in (ms, s * 1e3)])
+        else:
+            values = [value for ms, s in zip(values, self._allowed_s(began_at), strict=True) for value in (ms, s * 1e3)]
+        return _timing_form(tuple(self._entered), bool(self._ends)) % tuple(values)
 
     def spent_ms(self) -> dict[str, float]:
         """Milliseconds by stage so far, in order; the running stage counts up to now."""
         return {done.stage.value: round(done.spent_s * 1e3, 3) for done in self._so_far()} if self._entered else {}
 
     def _so_far(self) -> tuple[StageDone, ...]:
-        stages, began_at, ended_at = self._spans()
-        return tuple(map(StageDone, stages, began_at, ended_at, self._allowed_s(began_at)))
+        began_at, ended_at = self._spans()
+        return tuple(map(StageDone, self._entered, began_at, ended_at, self._allowed_s(began_at)))
 
-    def _spans(self) -> tuple[tuple[Stage, ...], tuple[float, ...], tuple[float, ...]]:
-        """The stages, when each began, and when each ended; the running one ends now."""
-        stages, (_, *later) = zip(*self._entered, strict=True)
-        return stages, (self._accepted_at, *later), (*later, self._ended_at or self._clock.now())
+    def _spans(self) -> tuple[list[float], list[float]]:
+        """When each stage began, and when each ended; the running one ends now."""
+        later = self._began_at[1:]
+        return [self._accepted_at, *later], [*later, self._ended_at or self._clock.now()]
 
-    def _allowed_s(self, began_at: tuple[float, ...]) -> list[float]:
+    def _allowed_s(self, began_at: list[float]) -> list[float]:
         """The allowances of the stages."""
         allowed_s = [*map(sub, self._ends or repeat(self._deadline_at), began_at)]
         return allowed_s if min(allowed_s) >= 0.0 else [max(0.0, one_s) for one_s in allowed_s]
@@ -141,7 +142,7 @@ class Ledger(msgspec.Struct, eq=False):
 
 
 @lru_cache(64)
-def _timing_form(stages: tuple[Stage, ...], *, is_divided: bool) -> str:
+def _timing_form(stages: tuple[Stage, ...], is_divided: bool) -> str:
     """The form of a `Server-Timing` value. is_divided: every stage has an allowance of its own, else only the first."""
     forms = [f"{stage};dur=%.2f" for stage in stages]
     n_allowed = len(forms) if is_divided else 1

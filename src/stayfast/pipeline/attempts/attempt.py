@@ -50,9 +50,9 @@ class Attempt:
     __slots__ = ("_aim", "_clock", "_first_tokens", "_guess", "_n_attempt", "_news", "_place", "_price", "_route", "_sink",
                  "began_at", "call", "done", "is_incremental", "member", "role", "stream", "timings")
 
-    def __init__(self, member: UpstreamState, call: Call, route: str, n_attempt: int, *, is_incremental: bool, clock: Clock,
-                 sink: Sink, price: Price | None = None, first_tokens: FirstTokens | None = None,
-                 role: str = FIRST, aim: RoutingFeedback | None = None, lane: str = "") -> None:
+    def __init__(self, member: UpstreamState, call: Call, route: str, n_attempt: int, is_incremental: bool, clock: Clock,
+                 sink: Sink, role: str = FIRST, price: Price | None = None, first_tokens: FirstTokens | None = None,
+                 aim: RoutingFeedback | None = None, lane: str = "") -> None:
         self.member = member
         self.is_incremental = is_incremental
         self.stream: AnswerStream | None = None
@@ -166,12 +166,14 @@ class Attempt:
             stream.close()
         now, is_success = self._clock.now(), outcome is SUCCESS
         if is_success:
-            self._record_gap(now)
+            if self.is_incremental:
+                self._record_gap(now)
             self._place.release(outcome, now)
         else:
             self._release_unfinished(outcome, fault, now, is_failure=is_failure, is_lost=is_lost,
                                      is_quota=upstream_status == TOO_MANY, retry_after_s=retry_after_s)
-        cadence.end(now, is_whole=is_success)
+        if self.is_incremental or not is_success:
+            cadence.end(now, is_whole=is_success)
         summary = stream.summary if stream is not None else _NO_ANSWER
         usage = taken or summary.usage
         if self._guess is not None or self._aim is not None:
@@ -181,19 +183,18 @@ class Attempt:
         is_estimated = taken is not None or (not is_success and self._is_billed(fault))
         if taken is None:
             usage = self._usage(usage, outcome, is_estimated=is_estimated)
-        turn = summary.turn() if summary.turn is not None else None
+        turn, began_at, first_at = summary.turn() if summary.turn is not None else None, self.began_at, cadence.first_at
         cost_usd, price = self._charge(usage, turn)
-        began_at, first_at = self.began_at, cadence.first_at
-        self.done = AttemptDone(
-            self._route, upstream.name, began_at, now, outcome, first_at - began_at if first_at is not None else None, fault,
+        self.done = done = AttemptDone(
+            self._route, upstream.name, began_at, now, outcome, None if first_at is None else first_at - began_at, fault,
             self._n_attempt, call.request_id, call.request.api, upstream.kind, call.model[:MAX_NAME], upstream_status, usage,
             summary.finish_reason and summary.finish_reason[:MAX_WORD], cost_usd, tuple(cadence.stalls),
-            call.trace.span_id if call.trace is not None else None, self.is_hedge, is_lost,
-            turn.steps if turn is not None else (), detail, self.role, call.request.stream,
+            None if call.trace is None else call.trace.span_id, self.role == HEDGE, is_lost,
+            () if turn is None else turn.steps, detail, self.role, call.request.stream,
             summary.response_id and summary.response_id[:MAX_NAME], summary.model and summary.model[:MAX_NAME],
             is_estimated and turn is None, self._place.n_running, summary.n_content,
-            cadence.last_at - began_at if first_at is not None else None, price)
-        self._sink.emit(self.done)
+            None if first_at is None else cadence.last_at - began_at, price)
+        self._sink.emit(done)
 
     def _release_unfinished(self, outcome: Outcome, fault: str | None, now: float, *, is_failure: bool, is_lost: bool,
                             is_quota: bool, retry_after_s: float | None) -> None:

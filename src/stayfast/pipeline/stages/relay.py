@@ -41,7 +41,7 @@ class Reply:
         self._ends_at = ex.ledger.ends_at
         self._may_wait = ex.request.stream or not summary.is_complete  # else the first chunk is the whole answer
         self._idle_s = _idle_s(ex, is_incremental=source.is_incremental) if self._may_wait else inf
-        self._silence = SilenceClock(summary)
+        self._silence = SilenceClock(summary.n_progress)
         self._n_chunks = 0
         self._is_over = False
 

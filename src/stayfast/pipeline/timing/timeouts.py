@@ -41,10 +41,13 @@ class TimerWheel:
         """Schedule the first check of a new request; returns its latest instant."""
         new = self._new
         if not new:
-            self.loop = loop = asyncio.get_running_loop()
-            loop.call_soon(lambda: loop.call_at(self.clock.now() + SLOT_S, self._fire_due))
+            self.loop = asyncio.get_running_loop()
+            self.loop.call_soon(self._schedule_first)
         new.append(watched)
         return self.clock.now() + NEW_S
+
+    def _schedule_first(self) -> None:
+        self.loop.call_at(self.clock.now() + SLOT_S, self._fire_due)
 
     def put(self, watched: "RequestTimeouts", at: float) -> float:
         """Schedule a check at that instant or earlier; returns when. 0: it is within this slot, set an exact timer."""

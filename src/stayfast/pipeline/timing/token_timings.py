@@ -31,16 +31,13 @@ class _Silent:
 SILENT: Final[Sink] = _Silent()
 
 
-class SilenceClock:
+class SilenceClock(Struct, eq=False):
     """How long an answer has made no progress, over all reads since. Comments and pings show that a connection is open, not
     that an answer is being written. Time in which the client reads nothing does not count.
     """
 
-    __slots__ = ("n_progress", "seconds")
-
-    def __init__(self, summary: AnswerSummary) -> None:
-        self.seconds = 0.0
-        self.n_progress = summary.n_progress  # as of the last read
+    n_progress: int  # of the answer, as of the last read
+    seconds: float = 0.0
 
     def note_content(self, summary: AnswerSummary) -> None:
         self.seconds = 0.0
@@ -98,7 +95,8 @@ class TokenTimings(Struct, eq=False):
     @property
     def gap_max_s(self) -> float | None:
         """The longest gap; None: all parts arrived at once."""
-        return max(self._longest_s, 0.0, *_gaps_s(self._times)) or None
+        pending_s = max(_gaps_s(self._times)) if len(self._times) > 1 else 0.0
+        return max(self._longest_s, pending_s) or None
 
     def tpot_s(self, n_output_tokens: int) -> float | None:
         """Seconds for each token after the first; None: unknown."""

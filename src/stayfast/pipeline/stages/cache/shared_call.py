@@ -224,7 +224,7 @@ class SharedCall:
 
     async def _read_stream(self, started: StartedAnswer, timeouts: RequestTimeouts) -> None:
         stream, cadence, clock, idle_s = started.stream, started.source.timings, self.clock, self._ex.policy.timeouts.idle_s
-        silence = SilenceClock(stream.summary)
+        silence = SilenceClock(stream.summary.n_progress)
         while True:
             if self.buffer.n_bytes - self._n_bytes_read > AHEAD_BYTES:
                 await self._wait_for_reader(timeouts)

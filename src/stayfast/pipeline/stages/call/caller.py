@@ -142,10 +142,7 @@ class Caller:
                             is_last: bool, n_before: int = 0) -> StartedAnswer:
         """The first target that brings content by `ends_at`. is_last: no fallback follows. n_before: earlier attempts."""
         if plan.route.hedging.has_slow and len(targets) > 1:  # slow ones last: a hedge would leave them at once
-            request = plan.prompt.request
-            slow = plan.route.hedging.slow_upstreams([target.upstream_model(request.model) for target in targets],
-                                                     self.clock.now(), is_whole=not request.stream)
-            targets = sorted(targets, key=lambda target: target.member.upstream.name in slow)
+            targets = self._slow_last(plan, targets)
         candidates = self._reachable(ex, plan, targets, ends_at - ex.grace_s)
         n_made = n_free = 0  # attempts that count, and those by which no upstream did any work
         waited_s = 0.0
@@ -180,6 +177,12 @@ class Caller:
                 await self._retrying.back_off(ex, wait_s)
         finally:
             failed = None  # it refers to this frame, which refers to it
+
+    def _slow_last(self, plan: Plan, targets: Sequence[Target]) -> Sequence[Target]:
+        request = plan.prompt.request
+        slow = plan.route.hedging.slow_upstreams([target.upstream_model(request.model) for target in targets],
+                                                 self.clock.now(), is_whole=not request.stream)
+        return sorted(targets, key=lambda target: target.member.upstream.name in slow)
 
     def _reachable(self, ex: Exchange, plan: Plan, targets: Sequence[Target], ends_at: float) -> deque[Target]:
         """The targets that are not expected to hang. Raises AllHanging."""
@@ -273,11 +276,10 @@ class Caller:
         known = None  # those of judgements, jobs and token counts are unlike answers to clients
         if hedging.is_on and call.counting is None and not (arrival.role and (arrival.is_judgement or arrival.is_job)):
             known = hedging.first_tokens((upstream.name, model[:MAX_NAME]), len(request.body), is_whole=not request.stream)
-        learner = target.learner
-        make = Attempt if learner is None else partial(TieredAttempt, learner)
-        attempt = make(target.member, call, plan.route.name, len(ex.record.attempts) + 1, is_incremental=is_incremental,
-                          clock=self.clock, sink=self.sink, price=price, first_tokens=known,
-                          role=HEDGE if is_hedge else _role_of(ex, plan, target), aim=plan.feedback, lane=plan.lane)
+        make = Attempt if target.learner is None else partial(TieredAttempt, target.learner)
+        role = HEDGE if is_hedge else _role_of(ex, plan, target)
+        attempt = make(target.member, call, plan.route.name, len(ex.record.attempts) + 1, is_incremental, self.clock,
+                       self.sink, role, price, known, plan.feedback, plan.lane)
         ex.record.add_attempt(attempt)
         if caps is not None:
             caps.watch(attempt)
@@ -320,20 +322,31 @@ def awake(plan: Plan, targets: Sequence[Target], now: float, ends_at: float) -> 
     """The targets at which a call that starts now is not expected to hang until it fails. None hangs while its breaker is
     closed.
     """
-    model, retry = plan.prompt.request.model, plan.route.retry
+    model = plan.prompt.request.model
+    for target in targets:
+        if target.member.health_of(target.model or model).breaker.state is not _CLOSED:
+            return _without_hanging(targets, model, longest_wait_s(plan.route.retry, ends_at - now), now)
+    return targets
+
+
+def _without_hanging(targets: Sequence[Target], model: str, most_s: float, now: float) -> Sequence[Target]:
     return [target for target in targets
             if (health := target.member.health_of(target.model or model)).breaker.state is _CLOSED
-            or not health.is_hanging(longest_wait_s(retry, ends_at - now), now)]
+            or not health.is_hanging(most_s, now)]
 
 
 def _role_of(ex: Exchange, plan: Plan, target: Target) -> str:
     """Why an attempt is made that is no hedge."""
-    if ex.arrival.role or plan.role:
-        return ex.arrival.role or plan.role
-    is_fallback = plan.fallback and any(target is other for tier in plan.fallback for other in tier)
-    if is_fallback or ex.record.degraded == "fallback":
+    given = ex.arrival.role or plan.role
+    if given:
+        return given
+    if ex.record.degraded == "fallback" or (plan.fallback and _is_among(target, plan.fallback)):
         return FALLBACK
     return RETRY if ex.record.attempts else FIRST
+
+
+def _is_among(target: Target, tiers: Sequence[Sequence[Target]]) -> bool:
+    return any(target is other for tier in tiers for other in tier)
 
 
 def _may_hedge(ex: Exchange, plan: Plan, attempt: Attempt) -> bool:
