@@ -26,7 +26,6 @@ WIDE: dict[str, int] = {
     "lab/simulated/provider.py: SimulatedCall": 18,
     "lab/simulated/provider_state.py: ProviderState": 17,
     "observe/metrics/collector.py: MetricsSink": 17,
-    "pipeline/attempts/attempt.py: Attempt": 18,
     "pipeline/stages/call/midstream_failover.py: StreamGuard": 26,
     "policy/resilience/breaker.py: Breaker": 19,
     "turns/served.py: RunningTurn": 18,

@@ -57,9 +57,8 @@ class Gateway:
                     if found.refresh is not None:  # it is stale, or was chosen for an audit
                         self.refresh.start(self.serve, ex, found.refresh)
                 else:
-                    joins = found is not BYPASS or claim is not None
-                    answer = await self.coalescer.join(ex, found, claim) if joins else None
-                    answer = answer or await self._call(ex, admitted, found, claim)
+                    joined = None if found is BYPASS and claim is None else await self.coalescer.join(ex, found, claim)
+                    answer = joined or await self._call(ex, admitted, found, claim)
             except ENDINGS as failure:
                 answer = self.degrade.answer(ex, failure, found if isinstance(found, Miss) else None)
             answer = answer if ex.hooked is None else answer.begin_with(await ex.hooked.after(answer.first_chunk))

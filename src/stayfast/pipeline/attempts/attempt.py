@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from stayfast.core.clock import Clock
@@ -44,44 +45,50 @@ def is_sdk_retry(headers: Sequence[tuple[str, str]]) -> bool:
     return False
 
 
+class AttemptTerms(Struct, frozen=True):
+    """For what, and why, an attempt is made."""
+
+    route: str
+    is_incremental: bool  # its answer arrives in parts
+    n_attempt: int = 1
+    role: str = FIRST
+    price: Price | None = None  # of its upstream's model; None: unknown
+    first_tokens: FirstTokens | None = None  # None: the route does not hedge
+    aim: RoutingFeedback | None = None  # None: upstreams are not chosen by outcomes
+    lane: str = ""
+
+
 class Attempt:
     """Owns the stream and the place at the upstream; owned by one task."""
 
-    __slots__ = ("_aim", "_clock", "_first_tokens", "_guess", "_n_attempt", "_news", "_place", "_price", "_route", "_sink",
-                 "began_at", "call", "done", "is_incremental", "member", "role", "stream", "timings")
+    __slots__ = ("_clock", "_guess", "_news", "_place", "_sink", "began_at", "call", "done", "is_incremental", "member",
+                 "stream", "terms", "timings")
 
-    def __init__(self, member: UpstreamState, call: Call, route: str, n_attempt: int, is_incremental: bool, clock: Clock,
-                 sink: Sink, role: str = FIRST, price: Price | None = None, first_tokens: FirstTokens | None = None,
-                 aim: RoutingFeedback | None = None, lane: str = "") -> None:
+    def __init__(self, member: UpstreamState, call: Call, terms: AttemptTerms, clock: Clock, sink: Sink) -> None:
         self.member = member
-        self.is_incremental = is_incremental
-        self.stream: AnswerStream | None = None
-        self.done: AttemptDone | None = None  # None: it runs
-        self.timings = TokenTimings(route, member.upstream.name, sink)
         self.call = call
-        self._route = route
-        self._n_attempt = n_attempt
+        self.terms = terms
         self._clock = clock
         self._sink = sink
-        self._price = price
-        self._first_tokens = first_tokens  # None: the route does not hedge
-        self.role = role
+        self.is_incremental = is_incremental = terms.is_incremental
+        self.stream: AnswerStream | None = None
+        self.done: AttemptDone | None = None  # None: it runs
+        self.timings = TokenTimings(terms.route, member.upstream.name, sink)
         self._news: tuple[float, Usage | None] | None = None  # time of the first content, and usage by then
-        self.began_at = clock.now()
-        if first_tokens is not None:
-            first_tokens.start_attempt(self, self.began_at)
-        self._aim = aim  # None: upstreams are not chosen by outcomes
-        n_tokens, n_known = len(call.request.body) // BYTES_A_TOKEN, 0
+        self.began_at = now = clock.now()
+        if terms.first_tokens is not None:
+            terms.first_tokens.start_attempt(self, now)
+        n_tokens, n_known, aim = len(call.request.body) // BYTES_A_TOKEN, 0, terms.aim
         if aim is not None and aim.n_prompt:
-            n_known = aim.note_sent(member, self.began_at)
+            n_known = aim.note_sent(member, now)
             n_tokens = max(0, n_tokens - n_known)
         norm = member.baselines.baseline_for(call.model if call.counting is None else COUNTS, n_tokens, not is_incremental)
         predictors = member.predictors
         self._guess = None
         if predictors is not None and is_incremental:
             self._guess = predictors.of(call.model[:MAX_NAME]).start_call(n_tokens, n_known)
-        self._place = acquire_permit(member, norm, self.began_at, call.model, n_tokens=n_tokens, lane=lane,
-                                     is_job=role == JOB, is_streamed=is_incremental)
+        self._place = acquire_permit(member, norm, now, call.model, n_tokens=n_tokens, lane=terms.lane,
+                                     is_job=terms.role == JOB, is_streamed=is_incremental)
 
     def open(self) -> Coroutine[Any, Any, AnswerStream]:
         """Open the stream. Cache markers that the upstream refuses by name are left out, once."""
@@ -99,7 +106,7 @@ class Attempt:
     @property
     def price(self) -> Price | None:
         """Of its upstream's model; None: unknown."""
-        return self._price
+        return self.terms.price
 
     @property
     def name(self) -> str:
@@ -117,8 +124,8 @@ class Attempt:
         stream, call = self.stream, self.call
         if call.marker is not None:
             call.marker.on_first_token()
-        if self._aim is not None and stream is not None:
-            self._aim.note_first_token(self.name, now - self.began_at, stream.summary, is_whole=not self.is_incremental)
+        if self.terms.aim is not None and stream is not None:
+            self.terms.aim.note_first_token(self.name, now - self.began_at, stream.summary, is_whole=not self.is_incremental)
         if call.request.cap is not None and stream is not None:
             stream.summary.cap = call.request.cap
         usage = stream.summary.usage if stream is not None else None
@@ -135,8 +142,8 @@ class Attempt:
             self._learn(*news)
 
     def _learn(self, at: float, usage: Usage | None) -> None:
-        if self._first_tokens is not None:
-            self._first_tokens.record_first_token(self, at)
+        if self.terms.first_tokens is not None:
+            self.terms.first_tokens.record_first_token(self, at)
         if self._guess is not None:
             self._guess.record_first_token(at - self.began_at, self._guess.count_uncached(usage))
         if usage is None or not usage.input_total:
@@ -161,7 +168,7 @@ class Attempt:
             return
         if self._news is not None:
             self._learn_news()
-        stream, upstream, call, cadence = self.stream, self.member.upstream, self.call, self.timings
+        stream, upstream, call, cadence, terms = self.stream, self.member.upstream, self.call, self.timings, self.terms
         if stream is not None:
             stream.close()
         now, is_success = self._clock.now(), outcome is SUCCESS
@@ -176,7 +183,7 @@ class Attempt:
             cadence.end(now, is_whole=is_success)
         summary = stream.summary if stream is not None else _NO_ANSWER
         usage = taken or summary.usage
-        if self._guess is not None or self._aim is not None:
+        if self._guess is not None or terms.aim is not None:
             self._learn_prefill(usage, is_success=is_success and taken is None)
         if call.marker is not None:
             call.marker.on_end(usage)
@@ -186,11 +193,11 @@ class Attempt:
         turn, began_at, first_at = summary.turn() if summary.turn is not None else None, self.began_at, cadence.first_at
         cost_usd, price = self._charge(usage, turn)
         self.done = done = AttemptDone(
-            self._route, upstream.name, began_at, now, outcome, None if first_at is None else first_at - began_at, fault,
-            self._n_attempt, call.request_id, call.request.api, upstream.kind, call.model[:MAX_NAME], upstream_status, usage,
+            terms.route, upstream.name, began_at, now, outcome, None if first_at is None else first_at - began_at, fault,
+            terms.n_attempt, call.request_id, call.request.api, upstream.kind, call.model[:MAX_NAME], upstream_status, usage,
             summary.finish_reason and summary.finish_reason[:MAX_WORD], cost_usd, tuple(cadence.stalls),
-            None if call.trace is None else call.trace.span_id, self.role == HEDGE, is_lost,
-            () if turn is None else turn.steps, detail, self.role, call.request.stream,
+            None if call.trace is None else call.trace.span_id, terms.role == HEDGE, is_lost,
+            () if turn is None else turn.steps, detail, terms.role, call.request.stream,
             summary.response_id and summary.response_id[:MAX_NAME], summary.model and summary.model[:MAX_NAME],
             is_estimated and turn is None, self._place.n_running, summary.n_content,
             None if first_at is None else cadence.last_at - began_at, price)
@@ -204,18 +211,18 @@ class Attempt:
         is_load = outcome is DROPPED and fault == Fault.TIMEOUT and self._place.is_own_load(now)
         teaches = is_failure or is_load or is_quota
         is_failure = is_failure and not is_load
-        if self._aim is not None and (is_lost or (outcome is DROPPED and is_failure)):
-            self._aim.note_end(self.name, now - self.began_at, now, is_lost=is_lost, is_whole=not self.is_incremental)
+        if self.terms.aim is not None and (is_lost or (outcome is DROPPED and is_failure)):
+            self.terms.aim.note_end(self.name, now - self.began_at, now, is_lost=is_lost, is_whole=not self.is_incremental)
         self._place.release(outcome if teaches else IGNORED, now, is_endpoint=is_failure, retry_after_s=retry_after_s)
-        if self._first_tokens is not None and self.timings.first_at is None:
+        if self.terms.first_tokens is not None and self.timings.first_at is None:
             if (outcome is IGNORED and fault is None) or fault == Fault.TIMEOUT:
-                self._first_tokens.record_cancelled(self, now)
+                self.terms.first_tokens.record_cancelled(self, now)
             else:
-                self._first_tokens.drop_attempt(self)
+                self.terms.first_tokens.drop_attempt(self)
 
     def _learn_prefill(self, usage: Usage | None, *, is_success: bool) -> None:
         """It ended: release its prompt tokens, and learn from what its upstream had to compute."""
-        guess, aim = self._guess, self._aim
+        guess, aim = self._guess, self.terms.aim
         if guess is not None:
             n_uncached = guess.count_uncached(usage)
             guess.end_wait(n_uncached)
@@ -234,8 +241,8 @@ class Attempt:
             return turn.cost_usd, "" if turn.cost_usd is None else REPORTED_PRICE
         if usage is None:
             return None, ""
-        if self._price is not None and self._price.has_tier(usage.tier):
-            return self._price.cost_usd(usage), self._price.source
+        if self.terms.price is not None and self.terms.price.has_tier(usage.tier):
+            return self.terms.price.cost_usd(usage), self.terms.price.source
         return None, UNPRICED if usage.input_total or usage.output else ""
 
     def _record_gap(self, now: float) -> None:
@@ -258,7 +265,7 @@ class Attempt:
         if reported is not None and reported.input_total and outcome is SUCCESS:
             call = self.call
             if not call.request.is_stateful:  # else it may continue a conversation that only the provider has
-                self.member.baselines.prompt_tokens.learn(self._route, call.model[:MAX_NAME], call.request.body,
+                self.member.baselines.prompt_tokens.learn(self.terms.route, call.model[:MAX_NAME], call.request.body,
                                                           reported.input_total)
         return reported
 
@@ -270,11 +277,11 @@ class Attempt:
     def estimate_input(self) -> int:
         """Its input tokens, by what the upstream's usage has shown."""
         call = self.call
-        return self.member.baselines.prompt_tokens.estimate(self._route, call.model[:MAX_NAME], call.request.body)
+        return self.member.baselines.prompt_tokens.estimate(self.terms.route, call.model[:MAX_NAME], call.request.body)
 
     @property
     def is_hedge(self) -> bool:
-        return self.role == HEDGE
+        return self.terms.role == HEDGE
 
     @property
     def n_content(self) -> int:
@@ -324,7 +331,7 @@ class Attempt:
         self.end(IGNORED)
 
     def __repr__(self) -> str:
-        return f"<Attempt {self._n_attempt} at {self.member.upstream.name}{' over' if self.done is not None else ''}>"
+        return f"<Attempt {self.terms.n_attempt} at {self.member.upstream.name}{' over' if self.done is not None else ''}>"
 
 
 MAX_HELD_BACK_BYTES = 8 * 1024 * 1024  # the Responses API repeats the instructions twice before any content

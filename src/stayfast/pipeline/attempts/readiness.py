@@ -16,7 +16,7 @@ from stayfast.core.deadline import Deadline
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.events import ProbeFailed, Sink
 from stayfast.core.types import Api, Outcome
-from stayfast.pipeline.attempts.attempt import Attempt
+from stayfast.pipeline.attempts.attempt import Attempt, AttemptTerms
 from stayfast.policy.resilience.retry import backoff_s
 from stayfast.upstreams.base import Call
 from stayfast.upstreams.state.upstream_state import UpstreamState
@@ -69,7 +69,7 @@ async def _read_one(request: tuple[Api, dict[str, object]], member: UpstreamStat
     began_at = clock.now()
     deadline = Deadline(began_at + config.timeout_s)
     call = Call(decode(api, msgspec.json.encode(fields)), str(fields["model"]), "req_probe", deadline, config.connect_s)
-    attempt = Attempt(member, call, PROBE_ROUTE, 1, is_incremental=api is Api.CHAT, clock=clock, sink=sink)
+    attempt = Attempt(member, call, AttemptTerms(PROBE_ROUTE, is_incremental=api is Api.CHAT), clock, sink)
     try:
         async with asyncio.timeout_at(deadline.at):
             attempt.stream = await member.upstream.open(call)

@@ -12,7 +12,7 @@ from stayfast.core.deadline import Deadline
 from stayfast.core.errors import StayfastError
 from stayfast.core.events import Sink
 from stayfast.core.types import Api, Outcome, Request
-from stayfast.pipeline.attempts.attempt import Attempt
+from stayfast.pipeline.attempts.attempt import Attempt, AttemptTerms
 from stayfast.pipeline.prompt_cache.planner import PromptCachePlanner
 from stayfast.policy.prompt_cache.learned import HotPrefixes, PrefixRefresh
 from stayfast.upstreams.base import Call
@@ -57,7 +57,7 @@ class PrefixRefresher:
         request = Request(Api.MESSAGES, opening.model, False, opening.body, max_output_tokens=0)
         deadline = Deadline(now + TIMEOUT_S)
         call = Call(request, opening.model, "req_warm", deadline, CONNECT_S)
-        attempt = Attempt(member, call, WARM_ROUTE, 1, is_incremental=False, clock=self._clock, sink=self._sink)
+        attempt = Attempt(member, call, AttemptTerms(WARM_ROUTE, is_incremental=False), self._clock, self._sink)
         try:
             async with asyncio.timeout_at(deadline.at):
                 attempt.stream = await member.upstream.open(call)

@@ -22,8 +22,8 @@ class Reply:
     A class, not an async generator: a generator that is closed before its first item never runs its `finally`.
     """
 
-    __slots__ = ("_cadence", "_clock", "_ends_at", "_ex", "_idle_s", "_is_over", "_lead", "_may_wait", "_n_chunks", "_on_end",
-                 "_silence", "_source", "_stream", "_timeouts", "allowances", "summary")
+    __slots__ = ("_cadence", "_clock", "_ends_at", "_ex", "_idle_s", "_is_over", "_lead", "_may_wait", "_n_chunks",
+                 "_on_end", "_silence", "_source", "_stream", "_timeouts", "allowances", "summary")
 
     def __init__(self, ex: Exchange, started: StartedAnswer, on_end: OnEnd, clock: Clock,
                  allowances: tuple[Allowance, ...] = ()) -> None:
@@ -104,10 +104,8 @@ class Reply:
 
     async def next(self) -> Chunk | None:
         """The next bytes for the client; None after the last. Raises StayfastError for an answer that breaks off."""
-        if self._lead is not None:
-            return self._take_lead(self._lead)
-        if self._is_over:
-            return None
+        if self._lead is not None or self._is_over:
+            return self._take_lead()
         now, silence = self._clock.now(), self._silence
         if self._may_wait:
             if now >= self._ends_at and not self.summary.is_complete:  # a stored answer never waits
@@ -115,13 +113,8 @@ class Reply:
             self._timeouts.arm("idle_s", self._idle_s, now - silence.seconds)
         try:
             chunk = await self._stream.next()
-        except asyncio.CancelledError:
-            late = self._timeouts.take_timeout_error(Stage.RELAY)
-            if late is None:
-                raise
-            is_flowing = self._clock.now() - self._cadence.last_at <= STALL_AFTER_S
-            is_ours = late.limit in OF_THE_STAGE and is_flowing  # the request's own deadline, not its upstream's fault
-            return self._overrun(late, IGNORED if is_ours else DROPPED, Fault.TIMEOUT.value)
+        except asyncio.CancelledError as why:
+            return self._interrupted(why)
         except (DeadlineExceeded, UpstreamFailed) as failed:
             return self._failed(failed)
         self._timeouts.disarm()
@@ -138,12 +131,24 @@ class Reply:
             self._n_chunks += 1
         return chunk
 
-    def _take_lead(self, lead: Chunk) -> Chunk:
-        self._lead = None
+    def _take_lead(self) -> Chunk | None:
+        """The first chunk; None after the end."""
+        if self._is_over:
+            return None
+        lead, self._lead = self._lead, None
         self._n_chunks = 1
         if self.summary.is_cut and not self._ex.request.stream:  # a whole answer of which only a part came in time
             self._end(None, DROPPED, Fault.TIMEOUT.value)
         return lead
+
+    def _interrupted(self, why: asyncio.CancelledError) -> Chunk:
+        """A read was cancelled: by the timeouts, which end the answer, or from elsewhere."""
+        late = self._timeouts.take_timeout_error(Stage.RELAY)
+        if late is None:
+            raise why
+        is_flowing = self._clock.now() - self._cadence.last_at <= STALL_AFTER_S
+        is_ours = late.limit in OF_THE_STAGE and is_flowing  # the request's own deadline, not its upstream's fault
+        return self._overrun(late, IGNORED if is_ours else DROPPED, Fault.TIMEOUT.value)
 
     def _failed(self, failed: DeadlineExceeded | UpstreamFailed) -> Chunk:
         """The stream's failure, or the deadline while another upstream was called for the rest."""

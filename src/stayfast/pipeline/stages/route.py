@@ -14,6 +14,7 @@ from stayfast.pipeline.warm.route_pool import RoutePool
 from stayfast.policy.admission.response_owners import ResponseOwners
 from stayfast.policy.resilience.breaker import BreakerState
 from stayfast.policy.routing.load_balancing import CandidateLoad, order_as_listed, order_by_load
+from stayfast.upstreams.state.upstream_state import UpstreamState
 
 ANY_MODEL = "*"
 _CLOSED = BreakerState.CLOSED
@@ -56,48 +57,64 @@ class Router:
         """The targets for this request. Raises Rejected if there is no such route (404), none of its upstreams can serve the
         API, or the response to continue is another tenant's.
         """
-        request, record = ex.request, ex.record
-        self._check_owner(request.previous_response_id, ex.arrival.tenant)
+        request = ex.request
+        if request.previous_response_id is not None:
+            self._check_owner(request.previous_response_id, ex.arrival.tenant)
         route = self._routes.get(request.model) or self._routes.get(ANY_MODEL)
         if route is None:
             raise Rejected(f"The model {request.model[:MAX_NAME]!r} does not exist here. GET /v1/models lists the models.",
                            status=404, code="model_not_found", param="model")
         if route.ladder is not None:
             return self._plan_tiers(ex, route, prompt, admitted)
-        capable = route.targets_by_api[request.api]
-        spare = [tier for each in route.fallback if (tier := targets_for(each, request.api))] if route.fallback else []
+        capable, aim = route.targets_by_api[request.api], None
+        if route.fallback or not capable:
+            return self._plan_with_fallback(ex, route, prompt, admitted)
+        if len(capable) > 1:
+            capable, aim = self._order(ex, route, prompt, capable)
+        hold_until = self._hold_until(ex, route.pool, capable, has_fallback=False) if route.pool is not None else 0.0
+        self._note_health(ex, capable)
+        return Plan(route, prompt, capable, (), aim, None, admitted.lane, admitted.band, admitted.share,
+                    hold=route.pool if hold_until else None, hold_until=hold_until)
+
+    def _plan_with_fallback(self, ex: Exchange, route: Route, prompt: Prompt, admitted: Admitted) -> Plan:
+        request, capable, aim = ex.request, route.targets_by_api[ex.request.api], None
+        spare = [tier for each in route.fallback if (tier := targets_for(each, request.api))]
         if not capable:
             if not spare:
-                raise Rejected(f"No upstream of {request.model!r} can serve {request.api.value} requests.",
-                               code="unsupported_api", param="model")
+                raise _unsupported(request)
             capable = spare.pop(0)
-            record.degrade("fallback")
-        aim = None
+            ex.record.degrade("fallback")
         if len(capable) > 1:
-            if route.selector is not None:
-                headers = ex.arrival.headers
-                found, aim, notes = route.selector.rank(capable, prompt.request, session_of(headers) if headers else b"",
-                                                        now=self._clock.now(), rng=self._rng)
-                record.add_notes(notes)
-                capable = tuple([capable[index] for index in found])
-            else:
-                pick = order_as_listed if route.in_turn else order_by_load
-                capable = tuple([capable[index] for index in pick(self._loads(capable, request.model), self._rng)])
-        tiers = [capable, *[self._in_turn(tier, request.model) for tier in spare]] if spare else [capable]
+            capable, aim = self._order(ex, route, prompt, capable)
+        tiers = [capable, *[self._in_turn(tier, request.model) for tier in spare]]
         n_closed = 0  # tiers without a usable target, before one that has some: they become the last resort
         hold_until = self._hold_until(ex, route.pool, capable, has_fallback=bool(spare)) if route.pool is not None else 0.0
-        if spare and not hold_until and not self._is_usable(capable[0], request.model):
+        if not hold_until and not self._is_usable(capable[0], request.model):
             n_closed = next((n for n, tier in enumerate(tiers) if self._is_usable(tier[0], request.model)), 0)
-        first, last = capable[0].member, capable[-1].member
-        if (first.own_health.breaker.state is not _CLOSED or last.own_health.breaker.state is not _CLOSED
-            or first.may_be_suspended
-                or last.may_be_suspended or first.models is not None):
-            record.add_notes(_explain_health(capable, request.model, self._clock.now(), is_last_resort=n_closed > 0))
+        self._note_health(ex, capable, is_last_resort=n_closed > 0)
         if n_closed:
             tiers = [*tiers[n_closed:], *tiers[:n_closed]]
-            record.degrade("fallback")
+            ex.record.degrade("fallback")
         return Plan(route, prompt, tiers[0], tuple(tiers[1:]), aim, capable if n_closed else None, admitted.lane,
                     admitted.band, admitted.share, hold=route.pool if hold_until else None, hold_until=hold_until)
+
+    def _note_health(self, ex: Exchange, targets: tuple[Target, ...], *, is_last_resort: bool = False) -> None:
+        first, last = targets[0].member, targets[-1].member
+        if first.models is not None or not _is_ordinary(first) or (last is not first and not _is_ordinary(last)):
+            ex.record.add_notes(_explain_health(targets, ex.request.model, self._clock.now(), is_last_resort=is_last_resort))
+
+    def _order(self, ex: Exchange, route: Route, prompt: Prompt, capable: tuple[Target, ...]
+               ) -> tuple[tuple[Target, ...], RoutingFeedback | None]:
+        """The targets, best first, and what receives the outcomes of the attempts."""
+        if route.selector is not None:
+            headers = ex.arrival.headers
+            found, aim, notes = route.selector.rank(capable, prompt.request, session_of(headers) if headers else b"",
+                                                    now=self._clock.now(), rng=self._rng)
+            ex.record.add_notes(notes)
+            return tuple([capable[index] for index in found]), aim
+        if route.in_turn:
+            return self._in_turn(capable, ex.request.model), None
+        return self._by_load(capable, ex.request.model), None
 
     def _hold_until(self, ex: Exchange, pool: RoutePool, targets: tuple[Target, ...], *, has_fallback: bool) -> float:
         """Until when the request waits for a replica that starts; 0: a target is usable, or the time is too short. A ready
@@ -139,8 +156,7 @@ class Router:
                                   start_by=start_by, now=now, lane=admitted.lane, order=order, note=ex.record.note)
         if planned is None:
             if not spare:
-                raise Rejected(f"No upstream of {request.model!r} can serve {request.api.value} requests.",
-                               code="unsupported_api", param="model")
+                raise _unsupported(request)
             ex.record.degrade("fallback")
             return Plan(route, prompt, spare[0], tuple(spare[1:]), lane=admitted.lane, band=admitted.band,
                         share=admitted.share)
@@ -153,8 +169,8 @@ class Router:
             return targets
         return tuple([targets[index] for index in order_by_load(self._loads(targets, model), self._rng)])
 
-    def _check_owner(self, response_id: str | None, tenant: str | None) -> None:
-        if response_id is None or tenant is None or self._owners is None:
+    def _check_owner(self, response_id: str, tenant: str | None) -> None:
+        if tenant is None or self._owners is None:
             return
         if self._owners.belongs_to_other(response_id, tenant):
             raise Rejected("The previous response was not found.", code="previous_response_not_found",
@@ -171,6 +187,15 @@ class Router:
     def _loads(self, targets: Iterable[Target], model: str) -> list[CandidateLoad]:
         now = self._clock.now()
         return [target.member.load_of(now, target.model or model) for target in targets]
+
+
+def _unsupported(request: Request) -> Rejected:
+    return Rejected(f"No upstream of {request.model!r} can serve {request.api.value} requests.", code="unsupported_api",
+                    param="model")
+
+
+def _is_ordinary(member: UpstreamState) -> bool:
+    return member.own_health.breaker.state is _CLOSED and not member.may_be_suspended
 
 
 def _explain_health(targets: tuple[Target, ...], model: str, now: float, *, is_last_resort: bool) -> Iterator[str]:

@@ -17,7 +17,16 @@ from stayfast.core.deadline import Deadline
 from stayfast.core.errors import DeadlineExceeded, Fault, Rejected, StayfastError, UpstreamFailed
 from stayfast.core.events import Sink
 from stayfast.core.types import COUNT_APIS, Outcome, Stage
-from stayfast.pipeline.attempts.attempt import FALLBACK, FIRST, HEDGE, RETRY, Attempt, read_to_first_token, read_whole
+from stayfast.pipeline.attempts.attempt import (
+    FALLBACK,
+    FIRST,
+    HEDGE,
+    RETRY,
+    Attempt,
+    AttemptTerms,
+    read_to_first_token,
+    read_whole,
+)
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Plan, StartedAnswer
 from stayfast.pipeline.routing.selector import Target
@@ -278,8 +287,9 @@ class Caller:
             known = hedging.first_tokens((upstream.name, model[:MAX_NAME]), len(request.body), is_whole=not request.stream)
         make = Attempt if target.learner is None else partial(TieredAttempt, target.learner)
         role = HEDGE if is_hedge else _role_of(ex, plan, target)
-        attempt = make(target.member, call, plan.route.name, len(ex.record.attempts) + 1, is_incremental, self.clock,
-                       self.sink, role, price, known, plan.feedback, plan.lane)
+        terms = AttemptTerms(plan.route.name, is_incremental, len(ex.record.attempts) + 1, role, price, known, plan.feedback,
+                             plan.lane)
+        attempt = make(target.member, call, terms, self.clock, self.sink)
         ex.record.add_attempt(attempt)
         if caps is not None:
             caps.watch(attempt)

@@ -24,7 +24,7 @@ from stayfast.core.constants import BYTES_A_TOKEN
 from stayfast.core.errors import Fault, StayfastError, UpstreamFailed
 from stayfast.core.events import Fanout, Rescued, Sink, TokenGaps
 from stayfast.core.types import AnswerSummary, Chunk, Outcome, Stage, Usage
-from stayfast.pipeline.attempts.attempt import RESCUE, Attempt, read_to_first_token
+from stayfast.pipeline.attempts.attempt import RESCUE, Attempt, AttemptTerms, read_to_first_token
 from stayfast.pipeline.exchange import Exchange
 from stayfast.pipeline.plan import Plan, Route, StartedAnswer
 from stayfast.pipeline.routing.selector import Target
@@ -122,9 +122,9 @@ class FailoverStream:
         call = Call(rest.request, model, ex.arrival.request_id, ex.deadline, ex.policy.timeouts.connect_s,
                     ex.arrival.headers, ex.arrival.new_span(self._rng), is_continuation=bool(rest.seam.prefix),
                     sending=Sending(), route=self._plan.route.name, note=ex.record.notes.append)
-        attempt = Attempt(target.member, call, self._plan.route.name, len(ex.record.attempts) + 1, is_incremental=True,
-                          clock=self._clock, sink=self._sink, price=price_of(target.prices, model),
-                          role=ex.arrival.role or RESCUE, lane=self._plan.lane)
+        terms = AttemptTerms(self._plan.route.name, True, len(ex.record.attempts) + 1, ex.arrival.role or RESCUE,
+                             price_of(target.prices, model), lane=self._plan.lane)
+        attempt = Attempt(target.member, call, terms, self._clock, self._sink)
         ex.record.add_attempt(attempt)
         return attempt
 
