@@ -161,18 +161,7 @@ class DialectUpstream:
         else:
             body = encode(request, spoken, call.model, stream=streams, want_usage=want_usage)
         body = self._complete_body(call, body, spoken)
-        translated: Transcoder
-        expects_stream = streams or request.stream
-
-        def expect(*, is_stream: bool = expects_stream) -> None:
-            nonlocal translated
-            if call.sending is not None:  # called once the request is written
-                call.sending.has_started = True
-            translated = make_transcoder(spoken, request, source_streams=is_stream, upstream=self.name,
-                                    hide_usage=self._config.request_usage and not request.include_usage,
-                                    created_at=int(self._clock.wall()), answer_id=call.request_id,
-                                    has_odd_usage=self._quirks is not None and self._quirks.has_odd_usage)
-
+        expected = _ExpectedAnswer(self, call, spoken, streams or request.stream)
         form = _EMBEDDINGS if request.api is _EMBEDDINGS else spoken, streams
         template, own_headers = self._templates.get(form) or self._make_template(form, call.model), self._headers_for(call)
         if self._authenticator is not None:
@@ -180,7 +169,7 @@ class DialectUpstream:
         response = await self._client.send(
             template, own_headers, body,
             connect_by=call.deadline.end_of_wait(call.connect_s, self._clock.now()), may_resend=not request.is_stateful,
-            on_sent=expect)
+            on_sent=expected.prepare)
         try:
             headers = response.headers
             if response.status != 200:
@@ -188,16 +177,26 @@ class DialectUpstream:
             if "content-encoding" in headers:
                 self._check_coding(response)
             is_stream = headers.get("content-type", "").startswith(_STREAM_TYPES.get(spoken, _EVENTS))
-            if is_stream is not expects_stream:
+            if is_stream is not expected.is_stream:
                 if request.stream:
                     raise await self._failure(response, spoken, request.api)
-                expect(is_stream=is_stream)
-            summary = translated.summary
+                expected.is_stream = is_stream
+                expected.prepare()
+            transcoder = expected.transcoder
+            summary = transcoder.summary
             summary.is_degraded = DEGRADED_HEADER in headers
         except BaseException:
             response.close()
             raise
-        return HttpStream(response, translated, summary, self._secrets.now(), Holding(self._held), on_end)
+        return HttpStream(response, transcoder, summary, self._secrets.now(), self._held, on_end)
+
+    def transcoder_for(self, call: Call, spoken: Api, *, is_stream: bool) -> Transcoder:
+        """What translates the answer of a call. is_stream: it arrives as a stream."""
+        request = call.request
+        return make_transcoder(spoken, request, source_streams=is_stream, upstream=self.name,
+                               hide_usage=self._config.request_usage and not request.include_usage,
+                               created_at=int(self._clock.wall()), answer_id=call.request_id,
+                               has_odd_usage=self._quirks is not None and self._quirks.has_odd_usage)
 
     def _complete_body(self, call: Call, body: bytes, spoken: Api) -> bytes:
         """The body with what this attempt adds to it."""
@@ -312,6 +311,27 @@ class DialectUpstream:
         return f"<DialectUpstream {self.name} ({self.kind}) {self._client!r}>"
 
 
+class _ExpectedAnswer(msgspec.Struct, eq=False):
+    """The answer of one call, before it arrives."""
+
+    _upstream: DialectUpstream
+    _call: Call
+    _spoken: Api
+    is_stream: bool
+    _transcoder: Transcoder | None = None
+
+    def prepare(self) -> None:
+        """The request has been written: prepare while the upstream works."""
+        if self._call.sending is not None:
+            self._call.sending.has_started = True
+        self._transcoder = self._upstream.transcoder_for(self._call, self._spoken, is_stream=self.is_stream)
+
+    @property
+    def transcoder(self) -> Transcoder:
+        assert self._transcoder is not None
+        return self._transcoder
+
+
 class UpstreamSecrets:
     """What errors of one upstream must not quote, made anew only when the authenticator's credential has changed."""
 
@@ -363,9 +383,10 @@ class HttpStream(msgspec.Struct, eq=False):
     _transcoder: Transcoder
     summary: AnswerSummary  # of the transcoder
     _secrets: Secrets
-    _holding: Holding | None = None
+    _account: HeldBytes | None = None
     _on_end: Callable[[AnswerSummary], None] | None = None  # called when it is closed
     _is_ended: bool = False
+    _holding: Holding | None = None  # None: it is small
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -378,8 +399,8 @@ class HttpStream(msgspec.Struct, eq=False):
             translated = self._transcoder
             while not translated.has_ended and (data := await self._response.read()):
                 chunk = translated.feed(data)
-                if translated.n_held_bytes > FREE_BYTES and self._holding is not None:
-                    self._holding.grow_to(translated.n_held_bytes)
+                if translated.n_held_bytes > FREE_BYTES:
+                    self._hold(translated.n_held_bytes)
                 if not translated.is_whole or self.summary.failure is not None:
                     return EMPTY_CHUNK if chunk is None else chunk
             self._is_ended = True
@@ -393,6 +414,11 @@ class HttpStream(msgspec.Struct, eq=False):
         if failure is not None:
             raise self._secrets.redact_failure(failure) if isinstance(failure, UpstreamFailed) else failure
         return None
+
+    def _hold(self, n_bytes: int) -> None:
+        if self._account is not None:
+            self._holding = self._holding or Holding(self._account)
+            self._holding.grow_to(n_bytes)
 
     def cut(self) -> Chunk | None:
         return self._transcoder.end_early() if not self._is_ended else None  # else the other thread may be finishing it
