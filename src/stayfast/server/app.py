@@ -483,7 +483,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
         head = b"%bcontent-length: %d\r\n%b%b%b\r\n" % (
             _JSON_HEAD, len(body), self._app.common_headers(self._request_id), self._gateway_headers(reply), line)
         if len(body) < LARGE_BYTES:
-            connection.write(head + body)
+            connection.write_early(head + body)
             return
         holding = Holding(self._app.held_bytes)
         try:

@@ -60,20 +60,24 @@ def parse_openai_usage(value: object, tier: object = None) -> Usage | None:
     """
     if not isinstance(value, dict) or not value:
         return None
+    read = written = long_lived = reasoning = 0
     inputs = value.get("prompt_tokens_details") or value.get("input_tokens_details")
+    if isinstance(inputs, dict):
+        read = _count(inputs, "cached_tokens")
+        if "cache_write_tokens" in inputs:
+            written = _count(inputs, "cache_write_tokens")
+            long_lived = min(written, _count(inputs.get("cache_write_tokens_details"), "ttl_12h_tokens"))
+    if "prompt_cache_hit_tokens" in value:
+        read = read or _count(value, "prompt_cache_hit_tokens")
     outputs = value.get("completion_tokens_details") or value.get("output_tokens_details")
-    written = _count(inputs, "cache_write_tokens")
-    long_lived = min(written, _count(inputs["cache_write_tokens_details"], "ttl_12h_tokens")) if (
-        isinstance(inputs, dict) and "cache_write_tokens_details" in inputs) else 0
+    if outputs:
+        reasoning = _count(outputs, "reasoning_tokens")
     return Usage(
-        input_total=_count(value, "prompt_tokens", "input_tokens"),
-        output=_count(value, "completion_tokens", "output_tokens"),
-        cached_read=_count(inputs, "cached_tokens") or _count(value, "prompt_cache_hit_tokens"),
-        cache_write_5m=written - long_lived,
-        cache_write_1h=long_lived,
-        reasoning=_count(outputs, "reasoning_tokens"),
-        tier=_read_tier(tier),
-    )
+        n if type(n := value.get("prompt_tokens")) is int and 0 <= n < _MAX_EXACT else (
+            _count(value, "prompt_tokens", "input_tokens")),
+        n if type(n := value.get("completion_tokens")) is int and 0 <= n < _MAX_EXACT else (
+            _count(value, "completion_tokens", "output_tokens")),
+        read, written - long_lived, long_lived, reasoning, _read_tier(tier) if tier is not None else "")
 
 
 def _read_tier(value: object) -> str:

@@ -68,7 +68,7 @@ class H1Connection(PooledConnection):
         if isinstance(request, StreamedRequest):
             response.outgoing = OutgoingBody(is_chunked=request.is_chunked)
         if len(request.body) < JOIN_BELOW:
-            transport.write(request.head + request.body)
+            self._pool.early_writer.write(transport, request.head + request.body)
         else:
             transport.writelines((request.head, request.body))
         return response

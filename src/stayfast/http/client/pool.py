@@ -9,6 +9,10 @@ import asyncio
 
 from stayfast.core.clock import Clock
 from stayfast.http.client.response import EncodedRequest, HttpResponse
+from stayfast.http.early_writer import EarlyWriter
+
+HIGH_WATER_BYTES = 65_536  # of a request, unsent
+LOW_WATER_BYTES = 16_384
 
 
 class PooledConnection(asyncio.Protocol):
@@ -52,7 +56,7 @@ class ConnectionPool:
     """All connections to one origin. Used on one event loop only."""
 
     __slots__ = ("_clock", "_is_closed", "_keepalive_s", "_max_connections", "_max_idle", "_n_dialing", "_open", "_ready",
-                 "_timer", "_waiters", "is_shared")
+                 "_timer", "_waiters", "early_writer", "is_shared")
 
     def __init__(self, max_connections: int, max_idle: int, keepalive_s: float, is_shared: bool, clock: Clock) -> None:
         self._max_connections = max_connections  # 0: no limit
@@ -65,6 +69,7 @@ class ConnectionPool:
         self._waiters: dict[asyncio.Future[PooledConnection | None], None] = {}  # a dict is ordered and removes in O(1)
         self._n_dialing = 0
         self._timer: asyncio.TimerHandle | None = None
+        self.early_writer = EarlyWriter(clock, HIGH_WATER_BYTES, LOW_WATER_BYTES)
         self._is_closed = False
 
     @property

@@ -20,6 +20,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, Shed, StayfastError
 from stayfast.core.events import ConnectionsClosed, DescriptorsExhausted, Sink
 from stayfast.http.descriptors import client_share, descriptor_limit, descriptor_reserve, exhausted_error
+from stayfast.http.early_writer import EarlyWriter
 from stayfast.http.server.body_flow import BodyFlow
 from stayfast.http.server.lazy_timer import LazyTimer
 from stayfast.http.server.listener import bind_addresses
@@ -110,14 +111,15 @@ class App(Protocol[R]):
 class HttpServer(Generic[R]):
     """A listener and its connections. Create it inside its event loop."""
 
-    __slots__ = ("_descriptor_limit", "_listeners", "_sink", "app", "clock", "connections", "is_draining", "is_empty",
-                 "is_refusing", "tasks", "waiting")
+    __slots__ = ("_descriptor_limit", "_listeners", "_sink", "app", "clock", "connections", "early_writer",
+                 "is_draining", "is_empty", "is_refusing", "tasks", "waiting")
 
     def __init__(self, app: App[R], clock: Clock, tasks: ConnectionTasks, sink: Sink | None = None) -> None:
         """`sink`: receives events about connections that were closed or rejected because a limit was reached."""
         self.app = app
         self.clock = clock
         self.tasks = tasks
+        self.early_writer = EarlyWriter(clock, HIGH_WATER_BYTES, LOW_WATER_BYTES)
         self.connections: set[ServerConnection[R]] = set()
         self.waiting: WaitingConnections[ServerConnection[R]] = WaitingConnections()
         self._sink = sink
@@ -296,6 +298,10 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
             self._start_next()
 
     # Called by an answer. `write` is the transport's method.
+
+    def write_early(self, data: bytes) -> None:
+        """`write`, before what else runs in this turn of the loop."""
+        self._server.early_writer.write(self._transport, data)
 
     async def wait_writable(self) -> None:
         """Wait until the write buffer has room. Only the request's Task may wait."""
