@@ -123,7 +123,7 @@ class DialectUpstream:
         spoken = self._speaks.get(request.api)
         if spoken is None:
             return self._count(call)
-        streams = spoken.can_stream and (request.stream or self.always_streams)
+        streams = (request.stream or self.always_streams) and spoken.can_stream
         if (call.prefers_stream and not streams and spoken.can_stream and (spoken, call.model) not in self._whole_only
                 and can_collect_stream(request)):
             return self._open_assembled(call, spoken)
@@ -183,6 +183,7 @@ class DialectUpstream:
                 expected.is_stream = is_stream
                 expected.prepare()
             transcoder = expected.transcoder
+            assert transcoder is not None
             summary = transcoder.summary
             summary.is_degraded = DEGRADED_HEADER in headers
         except BaseException:
@@ -318,18 +319,13 @@ class _ExpectedAnswer(msgspec.Struct, eq=False):
     _call: Call
     _spoken: Api
     is_stream: bool
-    _transcoder: Transcoder | None = None
+    transcoder: Transcoder | None = None
 
     def prepare(self) -> None:
         """The request has been written: prepare while the upstream works."""
         if self._call.sending is not None:
             self._call.sending.has_started = True
-        self._transcoder = self._upstream.transcoder_for(self._call, self._spoken, is_stream=self.is_stream)
-
-    @property
-    def transcoder(self) -> Transcoder:
-        assert self._transcoder is not None
-        return self._transcoder
+        self.transcoder = self._upstream.transcoder_for(self._call, self._spoken, is_stream=self.is_stream)
 
 
 class UpstreamSecrets:
