@@ -390,14 +390,16 @@ class HttpStream(msgspec.Struct, eq=False):
         return self._response.headers
 
     async def next(self) -> Chunk | None:
-        failure = self.summary.failure
-        if failure is None and not self._is_ended:
+        summary = self.summary
+        if summary.failure is None and not self._is_ended:
             translated = self._transcoder
-            while not translated.has_ended and (data := await self._response.read()):
+            while not summary.is_complete and (data := await self._response.read()):
                 chunk = translated.feed(data)
+                if chunk is not None and chunk.data:
+                    return chunk
                 if translated.n_held_bytes > FREE_BYTES:
                     self._hold(translated.n_held_bytes)
-                if not translated.is_whole or self.summary.failure is not None:
+                if not translated.is_whole or summary.failure is not None:
                     return EMPTY_CHUNK if chunk is None else chunk
             self._is_ended = True
             if translated.n_held_bytes > LARGE_BYTES:
@@ -406,7 +408,7 @@ class HttpStream(msgspec.Struct, eq=False):
                 chunk = translated.finish()
             if chunk is not None:
                 return chunk
-            failure = self.summary.failure
+        failure = summary.failure
         if failure is not None:
             raise self._secrets.redact_failure(failure) if isinstance(failure, UpstreamFailed) else failure
         return None
