@@ -130,7 +130,8 @@ class Ledger(msgspec.Struct, eq=False):
 
     def _instants(self) -> list[float]:
         """When each stage began, and when the last one ended; a running one ends now."""
-        return [self._accepted_at, *self._began_at[1:], self._ended_at or self._clock.now()]
+        ended_at = self._clock.now() if self._ended_at is None else self._ended_at
+        return [self._accepted_at, *self._began_at[1:], ended_at]
 
     def _allowed_s(self, instants: list[float]) -> list[float]:
         """The allowance of each stage."""
