@@ -9,7 +9,6 @@ from stayfast.core.errors import DeadlineExceeded, Rejected, StayfastError, Upst
 from stayfast.core.types import CacheControl, Request, Stage
 from stayfast.pipeline.cache.route_cache import RouteCache
 from stayfast.pipeline.exchange import Arrival, Exchange, Ledger
-from stayfast.pipeline.plan import Bypass
 from stayfast.pipeline.stages.cache.idempotency import IdempotentAnswer, IdempotentAnswers
 from stayfast.pipeline.stages.cache.lookup import Cache
 from stayfast.pipeline.stages.relay import Reply
@@ -152,9 +151,8 @@ def test_idempotency_key_of_a_running_request_that_cannot_be_shared_is_a_409() -
         delays_s = iter([1.0, 0.1, 1.0])
 
         class Slow(Cache):
-            async def lookup(self, ex: Exchange) -> Bypass:
+            async def lookup(self, ex: Exchange) -> None:
                 await asyncio.sleep(next(delays_s))
-                return Bypass()
 
         rig.change_policy(cache=RouteCache(CacheConfig("exact"), MODEL, MemoryStore(1 << 20)))
         rig.gateway = replace(rig.gateway, cache=Slow(loop, rig.sink, {}))

@@ -8,9 +8,9 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
 from functools import lru_cache
-from itertools import repeat
+from itertools import pairwise, repeat
 from math import inf
-from operator import mul, sub
+from operator import sub
 from random import Random
 
 import msgspec
@@ -111,12 +111,13 @@ class Ledger(msgspec.Struct, eq=False):
         """
         if not self._entered:
             return ""
-        began_at, ended_at = self._spans()
-        values = [*map(mul, map(sub, ended_at, began_at), repeat(1e3))]
+        instants = self._instants()
+        values = [(ended_at - began_at) * 1e3 for began_at, ended_at in pairwise(instants)]
         if not self._ends:
             values.insert(1, (self._deadline_at - self._accepted_at) * 1e3)
         else:
-            values = [value for ms, s in zip(values, self._allowed_s(began_at), strict=True) for value in (ms, s * 1e3)]
+            allowed_s = self._allowed_s(instants)
+            values = [value for ms, s in zip(values, allowed_s, strict=False) for value in (ms, s * 1e3)]
         return _timing_form(tuple(self._entered), bool(self._ends)) % tuple(values)
 
     def spent_ms(self) -> dict[str, float]:
@@ -124,17 +125,17 @@ class Ledger(msgspec.Struct, eq=False):
         return {done.stage.value: round(done.spent_s * 1e3, 3) for done in self._so_far()} if self._entered else {}
 
     def _so_far(self) -> tuple[StageDone, ...]:
-        began_at, ended_at = self._spans()
-        return tuple(map(StageDone, self._entered, began_at, ended_at, self._allowed_s(began_at)))
+        instants = self._instants()
+        return tuple(map(StageDone, self._entered, instants, instants[1:], self._allowed_s(instants)))
 
-    def _spans(self) -> tuple[list[float], list[float]]:
-        """When each stage began, and when each ended; the running one ends now."""
-        later = self._began_at[1:]
-        return [self._accepted_at, *later], [*later, self._ended_at or self._clock.now()]
+    def _instants(self) -> list[float]:
+        """When each stage began, and when the last one ended; a running one ends now."""
+        ended_at = self._clock.now() if self._ended_at is None else self._ended_at
+        return [self._accepted_at, *self._began_at[1:], ended_at]
 
-    def _allowed_s(self, began_at: list[float]) -> list[float]:
-        """The allowances of the stages."""
-        allowed_s = [*map(sub, self._ends or repeat(self._deadline_at), began_at)]
+    def _allowed_s(self, instants: list[float]) -> list[float]:
+        """The allowance of each stage."""
+        allowed_s = [*map(sub, self._ends or repeat(self._deadline_at), instants)]
         return allowed_s if min(allowed_s) >= 0.0 else [max(0.0, one_s) for one_s in allowed_s]
 
     def __repr__(self) -> str:

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from stayfast.core.types import ADMIT, CACHE, CALL, CONTEXT, RELAY, ROUTE, Request
 from stayfast.pipeline.exchange import Arrival, Exchange, release_all
-from stayfast.pipeline.plan import Admitted, Bypass, Hit, Miss, StartedAnswer
+from stayfast.pipeline.plan import Admitted, Hit, Miss, StartedAnswer
 from stayfast.pipeline.refresh import BackgroundRefresh
 from stayfast.pipeline.stages.admit.admission import ADMITTED, Admit
 from stayfast.pipeline.stages.admit.entry import EntryLimits
 from stayfast.pipeline.stages.cache.coalesce import Coalescer
 from stayfast.pipeline.stages.cache.idempotency import Idempotency, KeyClaim
-from stayfast.pipeline.stages.cache.lookup import BYPASS, Cache
+from stayfast.pipeline.stages.cache.lookup import Cache
 from stayfast.pipeline.stages.context import shorten_request
 from stayfast.pipeline.stages.degrade import ENDINGS, Degrade
 from stayfast.pipeline.stages.relay import Reply
@@ -37,7 +37,7 @@ class Gateway:
         """Run the stages up to the first token; the Reply relays the rest. known: of a refresh. Raises StayfastError."""
         ex = Exchange(request, arrival, self.router.policy_of(request.model), self.timers)  # its deadline starts now
         admitted, answer = ADMITTED, None
-        found: Hit | Miss | Bypass = known or BYPASS
+        found: Hit | Miss | None = known  # None: it has no part in a cache
         try:
             try:
                 ex.ledger.enter(ADMIT)
@@ -48,16 +48,16 @@ class Gateway:
                 ex = ex if ex.policy.hooks is None or known is not None else await ex.apply_hooks(ex.policy.hooks)
                 ex = ex if ex.policy.screen is None or known else await self.entry.screen(ex)  # guard, class
                 claim = self.idempotency.claim(ex) if arrival.headers and known is None else None
-                if isinstance(claim, Hit):  # the answer to an earlier request with the same idempotency key
+                if claim is not None and isinstance(claim, Hit):  # an earlier request with its key was answered
                     found, claim = claim, None
                 elif ex.policy.cache is not None and known is None and not arrival.is_judgement:
                     found = await self.cache.lookup(ex)
-                if isinstance(found, Hit):
+                if found is not None and isinstance(found, Hit):
                     answer = found.answer
                     if found.refresh is not None:  # it is stale, or was chosen for an audit
                         self.refresh.start(self.serve, ex, found.refresh)
                 else:
-                    joined = None if found is BYPASS and claim is None else await self.coalescer.join(ex, found, claim)
+                    joined = None if found is None and claim is None else await self.coalescer.join(ex, found, claim)
                     answer = joined or await self._call(ex, admitted, found, claim)
             except ENDINGS as failure:
                 answer = self.degrade.answer(ex, failure, found if isinstance(found, Miss) else None)
@@ -70,11 +70,11 @@ class Gateway:
             self.settle.finish(ex, why)
             raise
 
-    async def _call(self, ex: Exchange, admitted: Admitted, found: Miss | Bypass, claim: KeyClaim | None) -> StartedAnswer:
+    async def _call(self, ex: Exchange, admitted: Admitted, found: Miss | None, claim: KeyClaim | None) -> StartedAnswer:
         ex.ledger.enter(CONTEXT)
         prompt = self.router.lay_out(ex, await shorten_request(ex) if ex.policy.context else ex.request)
         ex.ledger.enter(ROUTE)
         plan = self.router.plan(ex, prompt, admitted)  # the targets, best first
         ex.ledger.enter(CALL)
-        stale = self.cache.open_unless_callable(ex, found, plan) if isinstance(found, Miss) else None
+        stale = self.cache.open_unless_callable(ex, found, plan) if found is not None else None
         return stale or await self.coalescer.call(ex, plan, found, claim, store=self.cache.store)

@@ -1,4 +1,4 @@
-"""What one stage returns and the next one takes: Admitted, then Hit, Miss or Bypass, Prompt, Plan, StartedAnswer."""
+"""What one stage returns and the next one takes: Admitted, then Hit, Miss or None, Prompt, Plan, StartedAnswer."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -177,10 +177,6 @@ class Hit(msgspec.Struct, frozen=True):
 
     answer: StartedAnswer
     refresh: Miss | None = None  # a call to make in the background: the answer is stale, or is audited
-
-
-class Bypass(msgspec.Struct, frozen=True):
-    """cache -> call: this request has no part in a cache."""
 
 
 class StoredStream:

@@ -123,7 +123,7 @@ class DialectUpstream:
         spoken = self._speaks.get(request.api)
         if spoken is None:
             return self._count(call)
-        streams = spoken.can_stream and (request.stream or self.always_streams)
+        streams = (request.stream or self.always_streams) and spoken.can_stream
         if (call.prefers_stream and not streams and spoken.can_stream and (spoken, call.model) not in self._whole_only
                 and can_collect_stream(request)):
             return self._open_assembled(call, spoken)
@@ -183,6 +183,7 @@ class DialectUpstream:
                 expected.is_stream = is_stream
                 expected.prepare()
             transcoder = expected.transcoder
+            assert transcoder is not None
             summary = transcoder.summary
             summary.is_degraded = DEGRADED_HEADER in headers
         except BaseException:
@@ -318,18 +319,13 @@ class _ExpectedAnswer(msgspec.Struct, eq=False):
     _call: Call
     _spoken: Api
     is_stream: bool
-    _transcoder: Transcoder | None = None
+    transcoder: Transcoder | None = None
 
     def prepare(self) -> None:
         """The request has been written: prepare while the upstream works."""
         if self._call.sending is not None:
             self._call.sending.has_started = True
-        self._transcoder = self._upstream.transcoder_for(self._call, self._spoken, is_stream=self.is_stream)
-
-    @property
-    def transcoder(self) -> Transcoder:
-        assert self._transcoder is not None
-        return self._transcoder
+        self.transcoder = self._upstream.transcoder_for(self._call, self._spoken, is_stream=self.is_stream)
 
 
 class UpstreamSecrets:
@@ -394,14 +390,16 @@ class HttpStream(msgspec.Struct, eq=False):
         return self._response.headers
 
     async def next(self) -> Chunk | None:
-        failure = self.summary.failure
-        if failure is None and not self._is_ended:
+        summary = self.summary
+        if summary.failure is None and not self._is_ended:
             translated = self._transcoder
-            while not translated.has_ended and (data := await self._response.read()):
+            while not summary.is_complete and (data := await self._response.read()):
                 chunk = translated.feed(data)
+                if chunk is not None and chunk.data:
+                    return chunk
                 if translated.n_held_bytes > FREE_BYTES:
                     self._hold(translated.n_held_bytes)
-                if not translated.is_whole or self.summary.failure is not None:
+                if not translated.is_whole or summary.failure is not None:
                     return EMPTY_CHUNK if chunk is None else chunk
             self._is_ended = True
             if translated.n_held_bytes > LARGE_BYTES:
@@ -410,7 +408,7 @@ class HttpStream(msgspec.Struct, eq=False):
                 chunk = translated.finish()
             if chunk is not None:
                 return chunk
-            failure = self.summary.failure
+        failure = summary.failure
         if failure is not None:
             raise self._secrets.redact_failure(failure) if isinstance(failure, UpstreamFailed) else failure
         return None

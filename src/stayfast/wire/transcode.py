@@ -62,17 +62,15 @@ class Transcoder(Protocol):
     is_whole: bool  # `feed` returns nothing: the answer ends with its body
 
     @property
-    def has_ended(self) -> bool:
-        """The protocol's own end was read: call `finish`, whatever else the body may contain."""
-
-    @property
     def n_held_bytes(self) -> int:
         """Bytes collected before the client gets any; 0 for a stream. `finish` takes time in proportion, may run in another
         thread, and lets other threads run between the members of a large list.
         """
 
     def feed(self, data: bytes) -> Chunk | None:
-        """Read more of the body, split anywhere. Returns bytes for the client. Failures are stored in `summary.failure`."""
+        """Read more of the body, split anywhere. Returns bytes for the client. Failures are stored in `summary.failure`.
+        Once the summary is complete the protocol's own end was read: call `finish`, whatever else the body may contain.
+        """
 
     def finish(self) -> Chunk | None:
         """The upstream's body ended cleanly. Sets `summary.failure` if the answer is not complete."""
@@ -92,10 +90,6 @@ class _StreamTranscoder(ABC):
 
     n_held_bytes = 0
     is_whole = False
-
-    @property
-    def has_ended(self) -> bool:
-        return self._decoder.has_ended
 
     def feed(self, data: bytes) -> Chunk | None:
         out: list[bytes] = []
@@ -347,7 +341,6 @@ class CollectedStream(_StreamTranscoder):
 class WholeAnswer:
     """A whole answer in the client's own dialect: passed verbatim once it has been read."""
 
-    has_ended = False
     is_whole = True
 
     def __init__(self, decoder: BodyDecoder) -> None:

@@ -43,7 +43,7 @@ def test_stream_text_complete_with_usage_after_the_stop(client: Api) -> None:
     said = _read(coder, frames(TEXT)).decode()
     summary = coder.summary
     assert summary.failure is None
-    assert (summary.is_complete, coder.has_ended, summary.n_content) == (True, True, 2)
+    assert (summary.is_complete, summary.n_content) == (True, 2)
     assert (summary.finish_reason, summary.usage) == ("end_turn", USED)
     assert said.index("Hé") < said.index("llo")
 
@@ -61,7 +61,7 @@ def test_stream_split_anywhere_same_bytes(client: Api, cuts: list[int]) -> None:
 def test_stream_without_metadata_complete_without_usage() -> None:
     coder = _coder(Api.CHAT, stream=True)
     coder.feed(frames(TEXT[:-1]))
-    assert not coder.has_ended
+    assert not coder.summary.is_complete
     coder.finish()
     assert (coder.summary.is_complete, coder.summary.usage) == (True, None)
 

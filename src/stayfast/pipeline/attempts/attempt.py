@@ -62,10 +62,11 @@ class Attempt:
     """Owns the stream and the place at the upstream; owned by one task."""
 
     __slots__ = ("_clock", "_guess", "_news", "_place", "_sink", "began_at", "call", "done", "is_incremental", "member",
-                 "stream", "terms", "timings")
+                 "name", "stream", "terms", "timings")
 
     def __init__(self, member: UpstreamState, call: Call, terms: AttemptTerms, clock: Clock, sink: Sink) -> None:
         self.member = member
+        self.name = member.upstream.name
         self.call = call
         self.terms = terms
         self._clock = clock
@@ -73,7 +74,7 @@ class Attempt:
         self.is_incremental = is_incremental = terms.is_incremental
         self.stream: AnswerStream | None = None
         self.done: AttemptDone | None = None  # None: it runs
-        self.timings = TokenTimings(terms.route, member.upstream.name, sink)
+        self.timings = TokenTimings(terms.route, self.name, sink)
         self._news: tuple[float, Usage | None] | None = None  # time of the first content, and usage by then
         self.began_at = now = clock.now()
         if terms.first_tokens is not None:
@@ -109,13 +110,9 @@ class Attempt:
         return self.terms.price
 
     @property
-    def name(self) -> str:
-        return self.member.upstream.name
-
-    @property
     def upstream_model(self) -> tuple[str, str]:
         """The upstream's name, and the start of the model's name there."""
-        return self.member.upstream.name, self.call.model[:MAX_NAME]
+        return self.name, self.call.model[:MAX_NAME]
 
     def note_first_content(self) -> None:
         """The first token arrived: the upstream works. In a stream, learning waits until the token is sent."""
@@ -331,7 +328,7 @@ class Attempt:
         self.end(IGNORED)
 
     def __repr__(self) -> str:
-        return f"<Attempt {self.terms.n_attempt} at {self.member.upstream.name}{' over' if self.done is not None else ''}>"
+        return f"<Attempt {self.terms.n_attempt} at {self.name}{' over' if self.done is not None else ''}>"
 
 
 MAX_HELD_BACK_BYTES = 8 * 1024 * 1024  # the Responses API repeats the instructions twice before any content

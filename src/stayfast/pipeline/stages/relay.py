@@ -106,7 +106,8 @@ class Reply:
         """The next bytes for the client; None after the last. Raises StayfastError for an answer that breaks off."""
         if self._lead is not None or self._is_over:
             return self._take_lead()
-        now, silence = self._clock.now(), self._silence
+        now = self._clock.now()
+        silence = self._silence
         if self._may_wait:
             if now >= self._ends_at and not self.summary.is_complete:  # a stored answer never waits
                 return self._overrun(self._timeouts.timeout_error(Stage.RELAY), IGNORED)

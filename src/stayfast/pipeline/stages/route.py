@@ -111,7 +111,7 @@ class Router:
             found, aim, notes = route.selector.rank(capable, prompt.request, session_of(headers) if headers else b"",
                                                     now=self._clock.now(), rng=self._rng)
             ex.record.add_notes(notes)
-            return tuple([capable[index] for index in found]), aim
+            return tuple(map(capable.__getitem__, found)), aim
         if route.in_turn:
             return self._in_turn(capable, ex.request.model), None
         return self._by_load(capable, ex.request.model), None

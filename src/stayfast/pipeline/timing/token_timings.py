@@ -102,7 +102,7 @@ class TokenTimings(Struct, eq=False):
         """Seconds for each token after the first; None: unknown."""
         if self.first_at is None or n_output_tokens < 2:
             return None
-        return (self.last_at - self.first_at) / (n_output_tokens - 1) or None
+        return (self._times[-1] - self.first_at) / (n_output_tokens - 1) or None
 
     def _judge(self, gap_s: float, began_at: float, n_before: int) -> None:
         """n_before: the gaps before this one."""

@@ -8,7 +8,7 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import DeadlineExceeded, Rejected, StayfastError, UpstreamFailed
 from stayfast.core.types import CALL, AnswerSummary
 from stayfast.pipeline.exchange import Exchange, Start
-from stayfast.pipeline.plan import Bypass, CallKey, Miss, Plan, StartedAnswer
+from stayfast.pipeline.plan import CallKey, Miss, Plan, StartedAnswer
 from stayfast.pipeline.stages.cache.idempotency import HEADER, KeyClaim
 from stayfast.pipeline.stages.cache.lookup import COALESCED, Cache
 from stayfast.pipeline.stages.cache.shared_call import SharedCall
@@ -32,7 +32,7 @@ class Coalescer:
         self._clock = clock
         self._tasks = BackgroundTasks()
 
-    async def join(self, ex: Exchange, found: Miss | Bypass, claim: KeyClaim | None) -> StartedAnswer | None:
+    async def join(self, ex: Exchange, found: Miss | None, claim: KeyClaim | None) -> StartedAnswer | None:
         """The answer of an equal request's call that runs; None: this request has to make a call. Raises the call's failure
         if another call would not help, and Rejected (409) if a request with the same idempotency key runs and cannot be
         joined.
@@ -44,7 +44,7 @@ class Coalescer:
                 return started
             claim.retake()
         is_retry = claim is not None and claim.is_retry
-        if isinstance(found, Miss) and (found.may_join or is_retry) and self._can_join(ex, found.call_key):
+        if found is not None and (found.may_join or is_retry) and self._can_join(ex, found.call_key):
             try:
                 started = await self._join_calls(ex, found.call_key, claim)
             except StayfastError:
@@ -55,25 +55,24 @@ class Coalescer:
                 return started
         return await claim.require() if claim is not None else None
 
-    def call(self, ex: Exchange, plan: Plan, found: Miss | Bypass, claim: KeyClaim | None,
+    def call(self, ex: Exchange, plan: Plan, found: Miss | None, claim: KeyClaim | None,
              store: StoreAnswer) -> Awaitable[StartedAnswer]:
         """Make the call, for this request and all equal ones that come before it ends. `store` gets its answer."""
-        miss = found if isinstance(found, Miss) else None
-        if miss is not None:
-            key = miss.call_key
+        if found is not None:
+            key = found.call_key
         elif claim is not None:
             key = claim.call_key
         else:
             return self._start(ex, plan)
         start = self._start
-        if miss is not None and miss.cache.store.is_shared and not ex.request.stream and (
-                miss.control is None or not miss.control.no_cache):
-            start = partial(self._start_across_processes, start, ex, miss)
+        if found is not None and found.cache.store.is_shared and not ex.request.stream and (
+                found.control is None or not found.control.no_cache):
+            start = partial(self._start_across_processes, start, ex, found)
         call = SharedCall(key, self.calls, ex, self._clock)
         if claim is not None:
             call.claims.append(claim)
             start = partial(_start_claimed, start, claim)
-        return call.start(plan, start, partial(store, miss) if miss is not None else None, self._tasks)
+        return call.start(plan, start, partial(store, found) if found is not None else None, self._tasks)
 
     def _can_join(self, ex: Exchange, key: CallKey) -> bool:
         """Whether an equal call runs. One whose answer is fitted to its maker's deadline suits only similar deadlines: by a

@@ -12,7 +12,7 @@ from stayfast.core.types import FROM_CACHE, AnswerSummary, CacheControl, Chunk
 from stayfast.pipeline.cache.route_cache import CacheResult, RouteCache
 from stayfast.pipeline.cache.semantic import SemanticCache, SemanticHit
 from stayfast.pipeline.exchange import Exchange
-from stayfast.pipeline.plan import Bypass, CallKey, Hit, Miss, Plan, StartedAnswer, StoredStream
+from stayfast.pipeline.plan import CallKey, Hit, Miss, Plan, StartedAnswer, StoredStream
 from stayfast.pipeline.timing.token_timings import TokenTimings
 from stayfast.policy.cache.freshness import (
     FRESH,
@@ -31,7 +31,6 @@ from stayfast.wire.stored_answer import encode_stored_stream, storable_body
 MAX_RENEWING = 64  # background calls of one route at the same time
 SHARE_OF_ALLOWANCE = 0.9  # of the stage's time; a semantic lookup that takes longer is a miss
 MISS, COALESCED = CacheResult("miss"), CacheResult("coalesced")
-BYPASS = Bypass()
 # Headers of a request that do not change its answer.
 IRRELEVANT = frozenset(("idempotency-key", "x-stainless-retry-count", "traceparent", "tracestate", "x-session-id"))
 
@@ -47,18 +46,20 @@ class Cache:
         self._sink = sink
         self._running = running
 
-    async def lookup(self, ex: Exchange) -> Hit | Miss | Bypass:
-        """Raises Shed (504) if the client accepts only a stored answer and there is none."""
+    async def lookup(self, ex: Exchange) -> Hit | Miss | None:
+        """None: the request has no part in a cache. Raises Shed (504) if the client accepts only a stored answer and there
+        is none.
+        """
         cache = ex.policy.cache
         if cache is None:
-            return BYPASS
+            return None
         control = ex.arrival.cache if ex.request.cache is None else merge_directives(ex.arrival.cache, ex.request.cache)
         question = _question_of(ex, cache, control)
         if isinstance(question, str):
             ex.record.set_cache_result(CacheResult("bypass", why=question))
             ex.record.note(f"not for the cache: {question}")
             _refuse_if_only_cached(control)
-            return BYPASS
+            return None
         call_key, canonical_request, terms = question
         key = call_key[0]
         ex.record.set_cache_key(key)

@@ -152,7 +152,9 @@ class Caller:
         """The first target that brings content by `ends_at`. is_last: no fallback follows. n_before: earlier attempts."""
         if plan.route.hedging.has_slow and len(targets) > 1:  # slow ones last: a hedge would leave them at once
             targets = self._slow_last(plan, targets)
-        candidates = self._reachable(ex, plan, targets, ends_at - ex.grace_s)
+        candidates = deque(awake(plan, targets, self.clock.now(), ends_at - ex.grace_s))
+        if not candidates:
+            raise self._note_hanging(ex, plan, targets)
         n_made = n_free = 0  # attempts that count, and those by which no upstream did any work
         waited_s = 0.0
         failed: UpstreamFailed | None = None
@@ -193,15 +195,10 @@ class Caller:
                                                  self.clock.now(), is_whole=not request.stream)
         return sorted(targets, key=lambda target: target.member.upstream.name in slow)
 
-    def _reachable(self, ex: Exchange, plan: Plan, targets: Sequence[Target], ends_at: float) -> deque[Target]:
-        """The targets that are not expected to hang. Raises AllHanging."""
-        now = self.clock.now()
-        found = awake(plan, targets, now, ends_at)
-        if not found:
-            names = ", ".join(target.member.upstream.name for target in targets)
-            ex.record.note(f"not sent to {names}: calls there hang until they fail")
-            raise AllHanging(plan, targets, now)
-        return deque(found)
+    def _note_hanging(self, ex: Exchange, plan: Plan, targets: Sequence[Target]) -> "AllHanging":
+        names = ", ".join(target.member.upstream.name for target in targets)
+        ex.record.note(f"not sent to {names}: calls there hang until they fail")
+        return AllHanging(plan, targets, self.clock.now())
 
     async def _wait_for_target(self, ex: Exchange, plan: Plan, candidates: deque[Target], ends_at: float) -> Target:
         """`choose_target`, without targets that began to hang during the wait. Raises AllHanging if all did."""
@@ -279,8 +276,8 @@ class Caller:
                     arrival.new_span(self._rng) if arrival.trace is not None else None, False,
                     layout.new_marker(upstream.name, model, price) if layout is not None else None,
                     arrival.tenant, arrival.events, ex.policy.ends_partial and not request.stream, Sending(),
-                    ex.policy.counting if request.api in COUNT_APIS else None, route=plan.route.name,
-                    note=ex.record.notes.append)  # a bound method of the record would make a cycle
+                    ex.policy.counting if request.api in COUNT_APIS else None, None, None, plan.route.name,
+                    ex.record.notes.append)  # a bound method of the record would make a cycle
         hedging = plan.route.hedging
         known = None  # those of judgements, jobs and token counts are unlike answers to clients
         if hedging.is_on and call.counting is None and not (arrival.role and (arrival.is_judgement or arrival.is_job)):
