@@ -1,7 +1,7 @@
 """Sends small writes before the rest of the loop's turn runs, while the loop is not busy.
 
-uvloop keeps a write below the transport's high-water mark until all callbacks of the turn have run. With a mark of 0 it sends
-at once. A busy loop should not: to wake readers one by one took 5 % more CPU time, because turns then do less each. Rule: the
+uvloop keeps a write below the transport's high-water mark until all callbacks of the turn have run. With a mark of 0 it
+sends at once. A busy loop does not need that: its turns would get shorter, and each would take a system call more. Rule: the
 loop is busy if the last write was less than QUIET_S ago.
 """
 
