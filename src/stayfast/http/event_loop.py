@@ -54,18 +54,18 @@ class EarlyWriter:
     busy if the last write was less than QUIET_S ago.
     """
 
-    __slots__ = ("_clock", "_high", "_low", "_wrote_at")
+    __slots__ = ("_busy_until", "_high", "_low", "_now")
 
     def __init__(self, clock: Clock, high: int, low: int) -> None:
-        self._clock = clock
+        self._now = clock.now
         self._high = high
         self._low = low
-        self._wrote_at = 0.0
+        self._busy_until = 0.0
 
     def write(self, transport: asyncio.WriteTransport, data: bytes) -> None:
-        now = self._clock.now()
-        is_busy = now < self._wrote_at + QUIET_S
-        self._wrote_at = now
+        now = self._now()
+        is_busy = now < self._busy_until
+        self._busy_until = now + QUIET_S
         if is_busy or transport.get_write_buffer_size():
             transport.write(data)
             return
