@@ -11,8 +11,8 @@ import uvloop
 
 from stayfast.core.clock import SystemClock
 from stayfast.core.errors import Rejected, StayfastError
+from stayfast.http.event_loop import LazyTimer
 from stayfast.http.server.connection import ConnectionTasks, HttpServer, ServerConnection
-from stayfast.http.server.lazy_timer import LazyTimer
 from stayfast.http.server.parser import FRAMING_HEADERS, HttpLimits, HttpRequest
 from stayfast.http.server.response import connection_line, status_line, whole_response
 from stayfast.testing import SimLoop, run

@@ -9,7 +9,7 @@ import asyncio
 
 from stayfast.core.clock import Clock
 from stayfast.http.client.response import EncodedRequest, HttpResponse
-from stayfast.http.early_writer import EarlyWriter
+from stayfast.http.event_loop import EarlyWriter
 
 HIGH_WATER_BYTES = 65_536  # of a request, unsent
 LOW_WATER_BYTES = 16_384

@@ -5,7 +5,7 @@ unread, and resumes when the reader has caught up.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
 import msgspec
@@ -52,7 +52,7 @@ class WholeResponse(NamedTuple):
 class RequestTemplate:
     """The common part of similar requests, encoded once: method, path and headers."""
 
-    __slots__ = ("has_body", "headers", "method", "n_lines", "path", "text", "upstream")
+    __slots__ = ("has_body", "head", "headers", "method", "path", "upstream")
 
     def __init__(self, method: str, path: str, headers: Sequence[tuple[str, str]], *, upstream: str, authority: str,
                  is_streamed: bool = False) -> None:
@@ -62,9 +62,21 @@ class RequestTemplate:
         self.headers = headers
         self.upstream = upstream
         self.has_body = not is_streamed and method not in ("GET", "HEAD")
-        fields = "\r\n".join([f"host: {authority}", *map(": ".join, headers), ""])
-        self.text = f"{method} {path} HTTP/1.1\r\n{fields}"
-        self.n_lines = len(headers) + 2  # checked in EncodedRequest: more lines mean a line end inside a field
+        lines = (f"{method} {path} HTTP/1.1", f"host: {authority}", *map(": ".join, headers))
+        self.head = _encode_lines(lines)  # None: HTTP cannot carry it
+
+
+def _encode_lines(lines: Iterable[str]) -> bytes | None:
+    """The lines as HTTP/1.1 sends them; None if one contains a line end, NUL or a character outside of Latin-1."""
+    text = ""
+    for line in lines:
+        if "\n" in line or "\r" in line or "\0" in line:
+            return None
+        text += f"{line}\r\n"
+    try:
+        return text.encode("latin-1")
+    except UnicodeEncodeError:
+        return None
 
 
 class EncodedRequest:
@@ -75,19 +87,13 @@ class EncodedRequest:
 
     def __init__(self, template: RequestTemplate, headers: Sequence[tuple[str, str]], body: bytes) -> None:
         """Raises UpstreamFailed MALFORMED for a field that HTTP cannot carry; the message quotes no value."""
-        n_lines = template.n_lines + len(headers) + 1
-        length = ""
-        if body or template.has_body:
-            length = f"content-length: {len(body)}\r\n"
-            n_lines += 1
-        fields = "\r\n".join([*map(": ".join, headers), ""]) if headers else ""
-        text = f"{template.text}{length}{fields}\r\n"
-        if text.count("\n") != n_lines or text.count("\r") != n_lines or "\0" in text:
+        head, fields = template.head, _encode_lines(map(": ".join, headers))
+        if head is None or fields is None:
             raise unencodable_request(template.upstream)
-        try:
-            self.head = text.encode("latin-1")
-        except UnicodeEncodeError:
-            raise unencodable_request(template.upstream) from None
+        if body or template.has_body:
+            self.head = b"%bcontent-length: %d\r\n%b\r\n" % (head, len(body), fields)
+        else:
+            self.head = b"%b%b\r\n" % (head, fields)
         self.method = template.method
         self.body = body
         self._template = template

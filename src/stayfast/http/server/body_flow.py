@@ -5,8 +5,8 @@ import math
 from typing import Any
 
 from stayfast.core.clock import Clock
+from stayfast.http.event_loop import LazyTimer
 from stayfast.http.server.body_parts import BodyParts
-from stayfast.http.server.lazy_timer import LazyTimer
 from stayfast.http.server.parser import RequestParser
 from stayfast.http.server.response import CONTINUE
 

@@ -20,9 +20,8 @@ from stayfast.core.clock import Clock
 from stayfast.core.errors import Rejected, Shed, StayfastError
 from stayfast.core.events import ConnectionsClosed, DescriptorsExhausted, Sink
 from stayfast.http.descriptors import client_share, descriptor_limit, descriptor_reserve, exhausted_error
-from stayfast.http.early_writer import EarlyWriter
+from stayfast.http.event_loop import EarlyWriter, LazyTimer
 from stayfast.http.server.body_flow import BodyFlow
-from stayfast.http.server.lazy_timer import LazyTimer
 from stayfast.http.server.listener import bind_addresses
 from stayfast.http.server.parser import IDLE, HttpLimits, R, RequestParser
 from stayfast.http.server.response import CONTINUE
@@ -264,8 +263,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
             limit = self._server.app.limits.read_ahead_bytes
             if self._n_ahead > limit:
                 parser.reject_further(Rejected(f"More than {limit} bytes arrived while a request was being answered: wait "
-                                               f"for the "
-                                     "answer, or use another connection.", code="too_far_ahead"))
+                                               "for the answer, or use another connection.", code="too_far_ahead"))
             return
         self._start_next()
         if parser.phase != IDLE and self._task is None:
@@ -299,8 +297,7 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
 
     # Called by an answer. `write` is the transport's method.
 
-    def write_early(self, data: bytes) -> None:
-        """`write`, before what else runs in this turn of the loop."""
+    def write_early(self, data: bytes) -> None:  # before what else runs in this turn of the loop
         self._server.early_writer.write(self._transport, data)
 
     async def wait_writable(self) -> None:
@@ -484,10 +481,8 @@ class ServerConnection(asyncio.Protocol, Generic[R]):
             return math.inf
         since, n_before = self._stall
         n_unsent = self._transport.get_write_buffer_size()
-        if n_unsent < n_before:
-            since = now
-        self._stall = since, n_unsent
-        return since + limit_s
+        self._stall = now if n_unsent < n_before else since, n_unsent
+        return self._stall[0] + limit_s
 
     def _check_request_timeouts(self, now: float, idle_s: float) -> float:
         parser = self._parser

@@ -31,7 +31,7 @@ from stayfast.http.server.body_parts import BodyParts
 
 FRAMING_HEADERS = frozenset((b"host", b"content-length", b"transfer-encoding", b"expect", b"connection"))
 _HOST_CHARS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~%!$&'()*+,;=:[]"
-_TARGET = re.compile(rb"(?:https?://[^/?#]*)?(/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))?", re.IGNORECASE)
+_TARGET = re.compile(rb"(?:(?i:https?)://[^/?#]*)?(/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))?")
 
 
 def _no_peer() -> None:

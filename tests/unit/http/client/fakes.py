@@ -61,6 +61,9 @@ class FakeTransport(asyncio.Transport):
         """Bytes that the peer has not taken."""
         return self.n_unwritten
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Nothing is kept back."""
+
 
 def new_pool(max_connections: int = 0, *, max_idle: int = 100, keepalive_s: float = 50.0, is_shared: bool = False,
              clock: SetClock | None = None) -> ConnectionPool:
