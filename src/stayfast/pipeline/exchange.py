@@ -14,7 +14,8 @@ import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
-from stayfast.core.events import StageDone, Trace
+from stayfast.core.events import Trace
+from stayfast.core.stage_times import StageTimes
 from stayfast.core.steps import StepDone
 from stayfast.core.types import JOB, JUDGE, SUMMARY, CacheControl, EventsOptions, Request, Stage
 from stayfast.pipeline.attempts.attempt import Attempt, is_sdk_retry
@@ -60,12 +61,12 @@ class Ledger(msgspec.Struct, eq=False):
     _entered: list[tuple[Stage, float]] = []  # each stage, and when it began
     _ends: list[float] = []  # when each of them must end; empty: at the deadline
     _carried_s: float = 0.0
-    _done: tuple[StageDone, ...] = ()  # after the end
+    _times: StageTimes | None = None  # after the end
 
     @property
     def stage(self) -> Stage | None:
         """The running one; None: none is."""
-        return self._entered[-1][0] if self._entered and not self._done else None
+        return self._entered[-1][0] if self._entered and self._times is None else None
 
     def enter(self, stage: Stage) -> None:
         """End the running stage and begin `stage`. Until the one after it, every wait of the request ends with its time."""
@@ -87,45 +88,49 @@ class Ledger(msgspec.Struct, eq=False):
         self._timeouts.set_bound(self.ends_at, now)
         self._timeouts.arm_bound()
 
-    def finish(self) -> tuple[StageDone, ...]:
+    def finish(self) -> StageTimes:
         """End the last stage; safe to call again."""
-        if not self._done and self._entered:
+        if self._times is None:
             now = self._clock.now()
-            self._done = done = self._stages_until(now)
+            self._times = times = self._times_until(now)
             self.queued_s = self._entered[0][1] - self._accepted_at
             if self._ends or now >= self._deadline_at:
-                ends = self._ends or [self._deadline_at] * len(done)
-                over = (one.stage for one, ends_at in zip(done, ends, strict=True) if one.ended_at >= ends_at)
+                ends = self._ends or [self._deadline_at] * len(times.ended)
+                over = (stage for (stage, ended_at), ends_at in zip(times.ended, ends, strict=True) if ended_at >= ends_at)
                 self.over_stage = next(over, None)
-        return self._done
+        return self._times
 
     def server_timing(self) -> str:
         """The stages so far as a `Server-Timing` value (W3C) in milliseconds; the running stage counts up to now. The
         description is the stage's allowance: `call;dur=812.40;desc="of 2300"`. Without a budget for each stage, every stage
         may use all the time that is left, and only the first one shows it.
         """
-        stages = self._so_far()
-        timings = [f"{done.stage};dur={(done.ended_at - done.began_at) * 1e3:.2f}" for done in stages]
-        for number, done in enumerate(stages if self._ends else stages[:1]):
-            timings[number] += f';desc="of {done.allowance_s * 1e3:.0f}"'
+        times = self._so_far()
+        if times.ends:
+            return ", ".join([f'{done.stage};dur={done.spent_s * 1e3:.2f};desc="of {done.allowance_s * 1e3:.0f}"'
+                              for done in times.each()])
+        timings: list[str] = []
+        began_at = times.began_at
+        for stage, ended_at in times.ended:
+            timings.append(f"{stage};dur={(ended_at - began_at) * 1e3:.2f}")
+            began_at = ended_at
+        timings[0] += f';desc="of {max(0.0, times.deadline_at - times.began_at) * 1e3:.0f}"'
         return ", ".join(timings)
 
     def spent_ms(self) -> dict[str, float]:
         """Milliseconds by stage so far, in order; the running stage counts up to now."""
-        return {done.stage.value: round(done.spent_s * 1e3, 3) for done in self._so_far()}
+        return {done.stage.value: round(done.spent_s * 1e3, 3) for done in self._so_far().each()}
 
-    def _so_far(self) -> tuple[StageDone, ...]:
-        return self._stages_until(self._clock.now()) if self._entered and not self._done else self._done
+    def _so_far(self) -> StageTimes:
+        return self._times if self._times is not None else self._times_until(self._clock.now())
 
-    def _stages_until(self, now: float) -> tuple[StageDone, ...]:
+    def _times_until(self, now: float) -> StageTimes:
         stages, began = zip(*self._entered, strict=True)
-        began = (self._accepted_at, *began[1:])
-        ends = self._ends or [self._deadline_at] * len(began)
-        allowed_s = [max(0.0, ends_at - began_at) for began_at, ends_at in zip(began, ends, strict=True)]
-        return tuple(map(StageDone, stages, began, (*began[1:], now), allowed_s))
+        return StageTimes(self._accepted_at, tuple(zip(stages, (*began[1:], now), strict=True)), self._deadline_at,
+                          tuple(self._ends))
 
     def __repr__(self) -> str:
-        return f"<Ledger {self.server_timing()}>"
+        return f"<Ledger {self.server_timing() if self._entered else 'idle'}>"
 
 
 _MAX_STEPS = 32

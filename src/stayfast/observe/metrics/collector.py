@@ -34,10 +34,10 @@ from stayfast.core.events import (
     RetryWithheld,
     SemanticJudged,
     SemanticLookup,
-    StageDone,
     StoreCallDone,
     TokenGaps,
 )
+from stayfast.core.stage_times import StageDone
 from stayfast.core.types import JOB, NO_ROUTE, Outcome, Stage
 from stayfast.observe.fact_batch import FactHandlers, one_by_one
 from stayfast.observe.metrics import definitions as known
@@ -254,7 +254,8 @@ class MetricsSink:
 
     def _count_requests(self, facts: Sequence[RequestDone]) -> None:
         by_series: defaultdict[tuple[str, str, str], list[RequestDone]] = defaultdict(list)
-        requests, cached = self._requests, list[RequestDone]()
+        cached: list[RequestDone] = []
+        requests = self._requests
         for fact in facts:
             if fact.role == JOB:  # no client waits for it; the metrics of jobs have its times
                 continue
@@ -323,7 +324,8 @@ class _RequestSeries:
         self.e2e_s.add_all([fact.ended_at - fact.accepted_at for fact in facts])
         self.queue_s.add_all([fact.queue_s for fact in facts if fact.queue_s is not None])
         self.tpot_s.add_all([fact.tpot_s for fact in facts if fact.tpot_s is not None])
-        usable_s, ttfts_s = list[float](), list[float]()
+        usable_s: list[float] = []
+        ttfts_s: list[float] = []
         for fact in facts:
             ttft_s = fact.ttft_s
             if ttft_s is not None:
@@ -332,13 +334,14 @@ class _RequestSeries:
                     usable_s.append(ttft_s)
                 elif fact.status < 400:
                     usable_s.append(fact.ended_at - fact.accepted_at)
-        spent_s: dict[Stage, list[float]] = {stage: [] for stage in STAGES}
+        spent_s: defaultdict[Stage, list[float]] = defaultdict(list)
         for fact in facts:
-            for done in fact.stages:
-                spent_s[done.stage].append(done.ended_at - done.began_at)
+            began_at = fact.times.began_at
+            for stage, ended_at in fact.times.ended:
+                spent_s[stage].append(ended_at - began_at)
+                began_at = ended_at
         for stage, values_s in spent_s.items():
-            if values_s:
-                self.stage_s[stage].add_all(values_s)
+            self.stage_s[stage].add_all(values_s)
         self.ttft_s.add_all(ttfts_s)
         self.usable_s.add_all(usable_s)
         self.own_s.add_all([fact.own_s or 0.0 for fact in facts if fact.ttft_s is not None])

@@ -364,13 +364,14 @@ def _count_details(part: TrafficPart, fact: RequestDone, weight: int) -> None:
     for attempt in fact.attempts:
         _add_time(part.attempt_s, attempt.ttft_s, weight)
     sums = _count_first_token(part, fact, fact.ttft_s, weight) if fact.ttft_s is not None else [0.0] * (1 + len(STAGES))
-    for done in fact.stages:
-        counts = part.stages_s.get(done.stage)
+    began_at = fact.times.began_at
+    for stage, ended_at in fact.times.ended:
+        spent_s, began_at = ended_at - began_at, ended_at
+        counts = part.stages_s.get(stage)
         if counts is None:
-            counts = part.stages_s[done.stage.value] = {}
-        spent_s = done.ended_at - done.began_at
+            counts = part.stages_s[stage.value] = {}
         _add_time(counts, spent_s, weight)
-        sums[_STAGE_INDEX[done.stage]] += weight * spent_s
+        sums[_STAGE_INDEX[stage]] += weight * spent_s
 
 
 def _count_first_token(part: TrafficPart, fact: RequestDone, ttft_s: float, weight: int) -> list[float]:
