@@ -215,14 +215,14 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
         """Seconds before the first token without a running attempt. None if none came, or of another request's call."""
         if self.ttft_s is None or self.cache == "coalesced":
             return None
-        waited_s, until, first_at = 0.0, self.accepted_at, self.accepted_at + self.ttft_s
+        own_s, until, first_at = 0.0, self.accepted_at, self.accepted_at + self.ttft_s
         for attempt in self.attempts:
-            began_at, ended_at = attempt.began_at, attempt.ended_at
-            ended_at = min(ended_at, first_at)
-            if ended_at > until:
-                waited_s += ended_at - (max(until, began_at))
-                until = ended_at
-        return self.ttft_s - waited_s if self.ttft_s > waited_s else 0.0
+            if attempt.began_at > until:
+                own_s += attempt.began_at - until
+            if attempt.ended_at >= first_at:
+                return own_s
+            until = max(until, attempt.ended_at)
+        return own_s + first_at - until
 
     @property
     def cost_by_role(self) -> dict[str, float]:
