@@ -45,6 +45,9 @@ def release_all(held: list[Callable[[], None]], first: Callable[[], None] | None
             raise
 
 
+_FIRST_TIMING, _NEXT_TIMING = '%s;dur=%.2f;desc="of %.0f"', ", %s;dur=%.2f"
+
+
 class Ledger(msgspec.Struct, eq=False):
     """Where the time of one request went, stage by stage. Entering a stage ends the one before, so the stages always add up
     to the whole. On the way only instants are noted; `finish` makes stages of them. One task owns it.
@@ -56,32 +59,31 @@ class Ledger(msgspec.Struct, eq=False):
     _timeouts: RequestTimeouts
     budget: StageBudget | None  # None: every stage may use all the time that is left
     ends_at: float  # when the running stage must end
-    queued_s: float = 0.0  # after the end: from accept to the start of the first stage
+    stage: Stage | None = None  # the running one; None: none is
+    queued_s: float = 0.0  # from accept to the start of the first stage
     over_stage: Stage | None = None  # after the end: the first stage that used up its allowance
-    _entered: list[tuple[Stage, float]] = []  # each stage, and when it began
+    _ended: list[tuple[Stage, float]] = []  # each stage before the running one, and when it ended
     _ends: list[float] = []  # when each of them must end; empty: at the deadline
     _carried_s: float = 0.0
     _times: StageTimes | None = None  # after the end
-
-    @property
-    def stage(self) -> Stage | None:
-        """The running one; None: none is."""
-        return self._entered[-1][0] if self._entered and self._times is None else None
 
     def enter(self, stage: Stage) -> None:
         """End the running stage and begin `stage`. Until the one after it, every wait of the request ends with its time."""
         now = self._clock.now()
         if self.budget is not None:
             self._share_out(self.budget, stage, now)
-        self._entered.append((stage, now))
+        if self.stage is None:
+            self.queued_s = now - self._accepted_at
+        else:
+            self._ended.append((self.stage, now))
+        self.stage = stage
 
     def _share_out(self, budget: StageBudget, stage: Stage, now: float) -> None:
         """The allowance of a stage that begins now, with what the stages before left of theirs."""
         began_at = self._accepted_at
-        if self._entered:
-            last, began_last_at = self._entered[-1]
-            spent_s = now - (began_last_at if len(self._entered) > 1 else began_at)
-            self._carried_s = budget.carried_s(last, spent_s, self._carried_s)
+        if self.stage is not None:
+            spent_s = now - (self._ended[-1][1] if self._ended else began_at)
+            self._carried_s = budget.carried_s(self.stage, spent_s, self._carried_s)
             began_at = now
         self.ends_at = budget.ends_at(stage, began_at, self._deadline_at, self._carried_s)
         self._ends.append(self.ends_at)
@@ -93,7 +95,7 @@ class Ledger(msgspec.Struct, eq=False):
         if self._times is None:
             now = self._clock.now()
             self._times = times = self._times_until(now)
-            self.queued_s = self._entered[0][1] - self._accepted_at
+            self.stage = None
             if self._ends or now >= self._deadline_at:
                 ends = self._ends or [self._deadline_at] * len(times.ended)
                 over = (stage for (stage, ended_at), ends_at in zip(times.ended, ends, strict=True) if ended_at >= ends_at)
@@ -109,13 +111,14 @@ class Ledger(msgspec.Struct, eq=False):
         if times.ends:
             return ", ".join([f'{done.stage};dur={done.spent_s * 1e3:.2f};desc="of {done.allowance_s * 1e3:.0f}"'
                               for done in times.each()])
-        timings: list[str] = []
+        values: list[Stage | float] = []
         began_at = times.began_at
         for stage, ended_at in times.ended:
-            timings.append(f"{stage};dur={(ended_at - began_at) * 1e3:.2f}")
+            values.append(stage)
+            values.append((ended_at - began_at) * 1e3)
             began_at = ended_at
-        timings[0] += f';desc="of {max(0.0, times.deadline_at - times.began_at) * 1e3:.0f}"'
-        return ", ".join(timings)
+        values.insert(2, max(0.0, times.deadline_at - times.began_at) * 1e3)
+        return (_FIRST_TIMING + _NEXT_TIMING * (len(times.ended) - 1)) % tuple(values)
 
     def spent_ms(self) -> dict[str, float]:
         """Milliseconds by stage so far, in order; the running stage counts up to now."""
@@ -125,12 +128,11 @@ class Ledger(msgspec.Struct, eq=False):
         return self._times if self._times is not None else self._times_until(self._clock.now())
 
     def _times_until(self, now: float) -> StageTimes:
-        stages, began = zip(*self._entered, strict=True)
-        return StageTimes(self._accepted_at, tuple(zip(stages, (*began[1:], now), strict=True)), self._deadline_at,
-                          tuple(self._ends))
+        assert self.stage is not None
+        return StageTimes(self._accepted_at, (*self._ended, (self.stage, now)), self._deadline_at, tuple(self._ends))
 
     def __repr__(self) -> str:
-        return f"<Ledger {self.server_timing() if self._entered else 'idle'}>"
+        return f"<Ledger {self.server_timing() if self.stage is not None or self._times is not None else 'idle'}>"
 
 
 _MAX_STEPS = 32

@@ -25,8 +25,8 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class Histogram:
-    """Counts per bucket, and a sum. `bounds_s`: ascending upper bounds; one more bucket is unbounded. Values are counted when
-    there are MAX_UNCOUNTED of them, or when the counts are read.
+    """Counts per bucket, and a sum. `bounds_s`: ascending upper bounds; one more bucket is unbounded. Values are counted
+    when there are MAX_UNCOUNTED of them, or when the counts are read.
     """
 
     __slots__ = ("_counts", "_sum_s", "_uncounted_s", "bounds_s")
