@@ -17,6 +17,7 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.credentials import CredentialRenewalFailed, CredentialRenewed
 from stayfast.core.events import (
+    AttemptDone,
     BreakerChanged,
     ConnectionsClosed,
     DescriptorsExhausted,
@@ -196,7 +197,7 @@ class _RequestLine(msgspec.Struct, omit_defaults=True):
     allowed_ms: dict[Stage, float] | None = None
     cost_usd_by: dict[str, float] | None = None
     price: str = ""
-    tries: list[_Try] | None = None
+    tries: list[_Try] | None = None  # if there were several, or the only one stalled or failed to connect
     mark: str | None = None  # equal for equal bodies of one process
 
 
@@ -375,18 +376,21 @@ def _request_line(fact: RequestDone) -> _RequestLine:
     usage, trace, attempts, times = fact.usage, fact.trace, fact.attempts, fact.times
     ttft_ms, tpot_ms, gap_max_ms, queue_ms, deadline_ms = _all_ms(
         fact.ttft_s, fact.tpot_s, fact.gap_max_s, fact.queue_s, fact.total_s)
-    is_plain = len(attempts) == 1 and attempts[0].role == "first"  # most are: all costs are of its only attempt
+    only = attempts[0] if len(attempts) == 1 else None  # most have one, whose cost is theirs
     # by position, as names cost as much as the rest of the line; _value_: before Python 3.12, `.value` is five times as slow
     return _RequestLine(
         int(fact.wall_at * 1e3) / 1e3, "request", fact.request_id, fact.status, _ms(fact.ended_at - fact.accepted_at),
         fact.api._value_, fact.route, fact.model[:128] if fact.model != fact.route else None, fact.stream, fact.upstream,
         fact.n_attempts, ttft_ms, tpot_ms, gap_max_ms, queue_ms, fact.n_chunks,
         usage.input_total if usage is not None else None,
-        usage.output if usage is not None else None, usage.cached_read if usage is not None else None, fact.cost_usd,
+        usage.output if usage is not None else None, usage.cached_read if usage is not None else None,
+        fact.cost_usd if only is None else only.cost_usd,
         fact.finish_reason, fact.cut_by, fact.error, fact.over_stage, fact.degraded, fact.shed, fact.cache,
         list(fact.notes) if fact.notes else None, None, fact.tenant, trace.trace_id if trace is not None else None,
         _stages_ms(times), deadline_ms, _allowed_ms(times) if times.ends else None,
-        None if is_plain else fact.cost_by_role or None, fact.price, _tries(fact), format_mark(fact.body_mark) or None)
+        None if only is not None and only.role == "first" else fact.cost_by_role or None,
+        fact.price if only is None else only.price,
+        _tries(attempts) if only is None or only.stalls or only.detail else None, format_mark(fact.body_mark) or None)
 
 
 def _passed_line(fact: PassedThrough) -> _PassedLine:
@@ -415,17 +419,13 @@ def _allowed_ms(times: StageTimes) -> dict[Stage, float] | None:
             if done.began_at + done.allowance_s < least_at and done.began_at < deadline_at} or None
 
 
-def _tries(fact: RequestDone) -> list[_Try] | None:
-    """The attempts, if there are several, or if the only one stalled or failed to connect."""
-    attempts = fact.attempts
-    if len(attempts) < 2 and not (attempts and (attempts[0].stalls or attempts[0].detail)):
-        return None
+def _tries(attempts: Sequence[AttemptDone]) -> list[_Try] | None:
     return [_Try(attempt.upstream, _ms(attempt.ended_at - attempt.began_at), _ms_or_none(attempt.ttft_s), attempt.fault,
                  attempt.upstream_status, attempt.usage.input_total if attempt.usage is not None else None,
                  attempt.usage.output if attempt.usage is not None else None, attempt.cost_usd,
                  [_ms(stall.seconds) for stall in attempt.stalls], attempt.is_hedge, attempt.is_lost,
                  attempt.detail, attempt.role, attempt.is_estimated)
-            for attempt in attempts]
+            for attempt in attempts] or None
 
 
 def _all_ms(*all_s: float | None) -> list[float | None]:

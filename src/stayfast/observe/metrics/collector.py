@@ -38,7 +38,7 @@ from stayfast.core.events import (
     TokenGaps,
 )
 from stayfast.core.stage_times import StageDone
-from stayfast.core.types import JOB, NO_ROUTE, Outcome, Stage
+from stayfast.core.types import JOB, NO_ROUTE, Api, Outcome, Stage
 from stayfast.observe.fact_batch import FactHandlers, one_by_one
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.counters import Histogram, Labels, MetricsSnapshot, Samples, Totals
@@ -253,22 +253,22 @@ class MetricsSink:
             self.totals.histograms[known.STEP_SECONDS.name][fact.upstream, name].add(step.ended_at - step.began_at)
 
     def _count_requests(self, facts: Sequence[RequestDone]) -> None:
-        by_series: defaultdict[tuple[str, str, str], list[RequestDone]] = defaultdict(list)
+        alike: defaultdict[tuple[str | None, str | None, Api, int, bool], list[RequestDone]] = defaultdict(list)
         cached: list[RequestDone] = []
-        requests = self._requests
         for fact in facts:
             if fact.role == JOB:  # no client waits for it; the metrics of jobs have its times
                 continue
-            route, outcome = fact.route or NO_ROUTE, outcome_of(fact)
-            requests[route, fact.api._value_, str(fact.status)] += 1
-            by_series[route, fact.upstream or "", outcome].append(fact)
-            if outcome != "ok" or fact.over_stage is not None or fact.cut_by is not None:
-                self._count_problems(route, fact)
+            alike[fact.route, fact.upstream, fact.api, fact.status, fact.degraded is None].append(fact)
+            if fact.status >= 400 or fact.degraded is not None or fact.over_stage is not None or fact.cut_by is not None:
+                self._count_problems(fact.route or NO_ROUTE, fact)
             if fact.cache is not None:
-                self._cache[route, fact.cache] += 1
+                self._cache[fact.route or NO_ROUTE, fact.cache] += 1
                 if fact.cache in KINDS:
                     cached.append(fact)
-        for series_key, same in by_series.items():
+        for (named, upstream, api, status, _), same in alike.items():
+            route = named or NO_ROUTE
+            self._requests[route, api._value_, str(status)] += len(same)
+            series_key = route, upstream or "", outcome_of(same[0])
             (self._series.get(series_key) or self._create_series(series_key)).take(same)
         for fact in cached:
             self._saved.record_hit(fact)
