@@ -62,7 +62,7 @@ class Baseline:
     def learn(self, log_s: float, n: int = 1) -> None:
         """Learn the logarithm of one time to first token, or the sum of `n` of them."""
         self._n = n_all = self._n + n
-        self._long += (log_s - n * self._long) / max(n, min(N_LONG, n_all))
+        self._long += (log_s - n * self._long) / (n_all if n_all < N_LONG else max(n, N_LONG))
         if self.baseline_s or (n_all >= N_WARM and n_all >= WARM_SHARE * (n_all + self.n_unknown)):
             self.baseline_s = exp(self._long)
 
