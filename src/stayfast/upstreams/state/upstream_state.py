@@ -173,7 +173,7 @@ class UpstreamState:
     __slots__ = ("_breaker_config", "_limit_config", "_n_refused", "_pace", "_rng", "_sink", "_unclassified", "backlog",
                  "baselines", "concurrency", "fastest_ttft", "flow", "is_not_idempotent", "is_proven", "lanes",
                  "may_be_suspended", "models", "n_in_flight", "own_health", "pending", "predictors", "replica",
-                 "retry_budget", "slow_factor", "upstream", "whole_limiter")
+                 "retry_budget", "upstream", "whole_limiter")
 
     def __init__(self, upstream: Upstream, limit: LimitConfig | None = None, breaker: BreakerConfig | None = None,
                  rng: Random | None = None, sink: Sink | None = None, *, is_not_idempotent: bool = False) -> None:
@@ -198,7 +198,6 @@ class UpstreamState:
         self._rng = rng = rng or Random(upstream.name)
         self.whole_limiter = ConcurrencyLimiter(upstream.name, limit, rng=rng, quickest=self.fastest_ttft)
         self._breaker_config = breaker
-        self.slow_factor = breaker.slow_factor
         self._pace = LatencyEstimate()
         self.own_health = ModelHealth(upstream.name, None, Breaker(breaker, self._rng), self._sink)
         self.pending: dict[RunningCall, None] = {}  # without a first token, oldest first
@@ -218,6 +217,10 @@ class UpstreamState:
     @property
     def breaker(self) -> Breaker:
         return self.own_health.breaker
+
+    @property
+    def slow_factor(self) -> float:
+        return self._breaker_config.slow_factor
 
     @property
     def n_failed_in_row(self) -> int:
