@@ -23,7 +23,8 @@ from pathlib import Path
 import uvloop
 from run import HERE, SETTINGS, UPSTREAM, cpu_s, free_ports, open_loop, process, upstream
 
-from stayfast.core.events import AttemptDone, RequestDone, StageDone, Trace
+from stayfast.core.events import AttemptDone, RequestDone, Trace
+from stayfast.core.stage_times import StageTimes
 from stayfast.core.types import Api, Outcome, Stage, Usage
 from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.tracing.config import TraceConfig
@@ -50,10 +51,10 @@ def each_us(act: Callable[[], object]) -> float:
 
 def make_done(trace: Trace | None) -> RequestDone:
     """The fact of a request with one upstream call."""
-    stages = tuple(StageDone(stage, 1.0, 1.1, 5.0) for stage in Stage)
+    times = StageTimes(1.0, tuple((stage, 1.1) for stage in Stage), 6.0)
     call = AttemptDone("m", "u", 1.0, 1.1, Outcome.SUCCESS, 0.1, None, 1, "r", Api.CHAT, "openai", "gpt-x", None,
                        Usage(10, 20), "stop", span_id="1" * 16)
-    return RequestDone("r", Api.CHAT, "m", "m", True, 200, 1.0, 1.1, 1.7e9, stages, "u", 1, 0.1, 32, Usage(10, 20), "stop",
+    return RequestDone("r", Api.CHAT, "m", "m", True, 200, 1.0, 1.1, 1.7e9, times, "u", 1, 0.1, 32, Usage(10, 20), "stop",
                        trace=trace, attempts=(call,))
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from stayfast.core.events import RequestDone
 from stayfast.core.prompt_versions import PromptVersionRow
+from stayfast.core.stage_times import StageTimes
 from stayfast.core.types import Api, Request, Usage
 from stayfast.observe.snapshot.prompt_versions import merge_versions
 from stayfast.pipeline.prompt_versions import MAX_TEXT_BYTES, SAMPLE_EVERY_S, PromptVersions
@@ -50,7 +51,7 @@ class Worker:
             route: str = "chat") -> None:
         self.at += after_s
         n_input = len(request.body) // 4
-        done = RequestDone("r", Api.CHAT, route, "m", True, 200, self.at - 1, self.at, self.wall(), (),
+        done = RequestDone("r", Api.CHAT, route, "m", True, 200, self.at - 1, self.at, self.wall(), StageTimes(0.0, (), 0.0),
                            usage=Usage(n_input, 5, cached), ttft_s=0.4, finish_reason=finish)
         seen = self.versions.by_route.get(route)
         if seen is not None and self.at < seen.due_at:

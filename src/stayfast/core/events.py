@@ -13,23 +13,11 @@ from stayfast.core.keys import KeyChanged
 from stayfast.core.passthrough import PassedThrough
 from stayfast.core.replicas import PhaseChanged
 from stayfast.core.samples import PromptSampled, QuotaReported
+from stayfast.core.stage_times import StageDone, StageTimes
 from stayfast.core.steps import StepDone
 from stayfast.core.types import Api, Outcome, Stage, Usage
 
 UNPRICED = "unpriced"  # tokens without a known price
-
-
-class StageDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A stage ended. Instants are monotonic seconds; `allowance_s` is the time that it was allowed to use."""
-
-    stage: Stage
-    began_at: float
-    ended_at: float
-    allowance_s: float
-
-    @property
-    def spent_s(self) -> float:
-        return self.ended_at - self.began_at
 
 
 class Trace(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -188,7 +176,7 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     accepted_at: float
     ended_at: float
     wall_at: float
-    stages: tuple[StageDone, ...]
+    times: StageTimes
     upstream: str | None = None
     n_attempts: int = 0
     ttft_s: float | None = None  # from accept
@@ -218,17 +206,23 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     cut_by: str | None = None  # whose output limit ended the answer: client, default, route, deadline, upstream
 
     @property
+    def stages(self) -> tuple[StageDone, ...]:
+        """In order; to count or to log them, `times` costs less."""
+        return self.times.each()
+
+    @property
     def own_s(self) -> float | None:
         """Seconds before the first token without a running attempt. None if none came, or of another request's call."""
         if self.ttft_s is None or self.cache == "coalesced":
             return None
-        waited_s, until, first_at = 0.0, self.accepted_at, self.accepted_at + self.ttft_s
+        own_s, until, first_at = 0.0, self.accepted_at, self.accepted_at + self.ttft_s
         for attempt in self.attempts:
-            ended_at = min(first_at, attempt.ended_at)
-            if ended_at > until:
-                waited_s += ended_at - max(attempt.began_at, until)
-                until = ended_at
-        return max(0.0, self.ttft_s - waited_s)
+            if attempt.began_at > until:
+                own_s += attempt.began_at - until
+            if attempt.ended_at >= first_at:
+                return own_s
+            until = max(until, attempt.ended_at)
+        return own_s + first_at - until
 
     @property
     def cost_by_role(self) -> dict[str, float]:
@@ -253,6 +247,8 @@ class RequestDone(msgspec.Struct, frozen=True, gc=False, array_like=True):
     @property
     def cost_usd(self) -> float | None:
         """The known cost of all attempts; None if no cost is known."""
+        if len(self.attempts) == 1:
+            return self.attempts[0].cost_usd
         costs_usd = [attempt.cost_usd for attempt in self.attempts if attempt.cost_usd is not None]
         return sum(costs_usd) if costs_usd else None
 
@@ -467,7 +463,7 @@ class JobStoreCalled(msgspec.Struct, frozen=True, gc=False):
     seconds: float
 
 
-Fact = (StageDone | TokenGaps | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused |
+Fact = (TokenGaps | AttemptDone | RequestDone | RequestRefused | ConnectionOpened | ConnectionReused |
         ProbeFailed | EngineState | BreakerChanged | LoopLag | Hedged | RetryWithheld | Rescued | StoreCallDone |
         StoreChanged | PrefixFinding | SemanticLookup | SemanticJudged | JudgeUnclear | Renewed | Retried | Ejected |
         TurnFailed | KeysFailed | ConnectionsClosed | DescriptorsExhausted | JobEnded | BatchEnded | JobReturned |

@@ -17,6 +17,7 @@ import msgspec
 from stayfast.core.clock import Clock
 from stayfast.core.credentials import CredentialRenewalFailed, CredentialRenewed
 from stayfast.core.events import (
+    AttemptDone,
     BreakerChanged,
     ConnectionsClosed,
     DescriptorsExhausted,
@@ -37,6 +38,8 @@ from stayfast.core.events import (
 from stayfast.core.keys import KeyChanged
 from stayfast.core.passthrough import PassedThrough
 from stayfast.core.replicas import PhaseChanged
+from stayfast.core.stage_times import StageTimes
+from stayfast.core.types import Stage
 from stayfast.observe.fact_batch import FactHandlers, handle_facts, one_by_one
 from stayfast.observe.log_text import TextLines
 from stayfast.observe.traffic_rows import format_mark
@@ -189,12 +192,12 @@ class _RequestLine(msgspec.Struct, omit_defaults=True):
     path: str | None = None
     tenant: str | None = None
     trace_id: str | None = None
-    stages_ms: dict[str, float] | None = None
+    stages_ms: dict[Stage, float] | None = None
     deadline_ms: float | None = None
-    allowed_ms: dict[str, float] | None = None
+    allowed_ms: dict[Stage, float] | None = None
     cost_usd_by: dict[str, float] | None = None
     price: str = ""
-    tries: list[_Try] | None = None
+    tries: list[_Try] | None = None  # if there were several, or the only one stalled or failed to connect
     mark: str | None = None  # equal for equal bodies of one process
 
 
@@ -370,25 +373,24 @@ def _least_status(config: LogConfig) -> float:
 
 
 def _request_line(fact: RequestDone) -> _RequestLine:
-    usage, trace, attempts = fact.usage, fact.trace, fact.attempts
-    stages_ms, allowed_ms = _stage_times(fact)
-    is_plain = len(attempts) == 1 and attempts[0].role == "first"  # most are: all costs are of its only attempt
-    # _value_: before Python 3.12, `.value` is five times as slow
+    usage, trace, attempts, times = fact.usage, fact.trace, fact.attempts, fact.times
+    ttft_ms, tpot_ms, gap_max_ms, queue_ms, deadline_ms = _all_ms(
+        fact.ttft_s, fact.tpot_s, fact.gap_max_s, fact.queue_s, fact.total_s)
+    only = attempts[0] if len(attempts) == 1 else None  # most have one, whose cost is theirs
+    # by position, as names cost as much as the rest of the line; _value_: before Python 3.12, `.value` is five times as slow
     return _RequestLine(
-        ts=int(fact.wall_at * 1e3) / 1e3, event="request", request_id=fact.request_id, status=fact.status,
-        ms=_ms(fact.ended_at - fact.accepted_at), api=fact.api._value_, route=fact.route,
-        model=fact.model[:128] if fact.model != fact.route else None, stream=fact.stream, upstream=fact.upstream,
-        attempts=fact.n_attempts, ttft_ms=_ms_or_none(fact.ttft_s), tpot_ms=_ms_or_none(fact.tpot_s),
-        gap_max_ms=_ms_or_none(fact.gap_max_s), queue_ms=_ms_or_none(fact.queue_s), chunks=fact.n_chunks,
-        input_tokens=usage.input_total if usage is not None else None,
-        output_tokens=usage.output if usage is not None else None,
-        cached_tokens=usage.cached_read if usage is not None else None, cost_usd=fact.cost_usd, finish=fact.finish_reason,
-        cut_by=fact.cut_by, error=fact.error, over_stage=fact.over_stage, degraded=fact.degraded, shed=fact.shed,
-        cache=fact.cache, notes=list(fact.notes) if fact.notes else None, tenant=fact.tenant,
-        trace_id=trace.trace_id if trace is not None else None,
-        stages_ms=stages_ms, deadline_ms=_ms_or_none(fact.total_s), allowed_ms=allowed_ms or None,
-        cost_usd_by=None if is_plain else fact.cost_by_role or None, price=fact.price, tries=_tries(fact),
-        mark=format_mark(fact.body_mark) or None)
+        int(fact.wall_at * 1e3) / 1e3, "request", fact.request_id, fact.status, _ms(fact.ended_at - fact.accepted_at),
+        fact.api._value_, fact.route, fact.model[:128] if fact.model != fact.route else None, fact.stream, fact.upstream,
+        fact.n_attempts, ttft_ms, tpot_ms, gap_max_ms, queue_ms, fact.n_chunks,
+        usage.input_total if usage is not None else None,
+        usage.output if usage is not None else None, usage.cached_read if usage is not None else None,
+        fact.cost_usd if only is None else only.cost_usd,
+        fact.finish_reason, fact.cut_by, fact.error, fact.over_stage, fact.degraded, fact.shed, fact.cache,
+        list(fact.notes) if fact.notes else None, None, fact.tenant, trace.trace_id if trace is not None else None,
+        _stages_ms(times), deadline_ms, _allowed_ms(times) if times.ends else None,
+        None if only is not None and only.role == "first" else fact.cost_by_role or None,
+        fact.price if only is None else only.price,
+        _tries(attempts) if only is None or only.stalls or only.detail else None, format_mark(fact.body_mark) or None)
 
 
 def _passed_line(fact: PassedThrough) -> _PassedLine:
@@ -400,37 +402,40 @@ def _passed_line(fact: PassedThrough) -> _PassedLine:
         upstream_request_id=fact.upstream_request_id, close_code=fact.close_code)
 
 
-def _stage_times(fact: RequestDone) -> tuple[dict[str, float], dict[str, float]]:
-    """Milliseconds spent in each stage, and its allowance where that was less than the time until the deadline."""
-    deadline_at = fact.accepted_at + fact.total_s if fact.total_s is not None else -math.inf
-    least_at = deadline_at - _ROUNDING_S
-    spent_ms: dict[str, float] = {}
-    allowed_ms: dict[str, float] = {}
-    for done in fact.stages:
-        began_at = done.began_at
-        spent_ms[done.stage._value_] = int((done.ended_at - began_at) * 1e6 + 0.5) / 1e3  # _ms, for each of its stages
-        if began_at + done.allowance_s < least_at and began_at < deadline_at:
-            allowed_ms[done.stage._value_] = _ms(done.allowance_s)
-    return spent_ms, allowed_ms
+def _stages_ms(times: StageTimes) -> dict[Stage, float]:
+    """Milliseconds in each stage."""
+    spent_ms: dict[Stage, float] = {}
+    began_at = times.began_at
+    for stage, ended_at in times.ended:
+        spent_ms[stage] = ((ended_at - began_at) * 1e6 + 0.5) // 1.0 / 1e3  # _ms, for each of them
+        began_at = ended_at
+    return spent_ms
 
 
-def _tries(fact: RequestDone) -> list[_Try] | None:
-    """The attempts, if there are several, or if the only one stalled or failed to connect."""
-    attempts = fact.attempts
-    if len(attempts) < 2 and not (attempts and (attempts[0].stalls or attempts[0].detail)):
-        return None
+def _allowed_ms(times: StageTimes) -> dict[Stage, float] | None:
+    """The allowances of the stages that might not use all the time until the deadline."""
+    deadline_at, least_at = times.deadline_at, times.deadline_at - _ROUNDING_S
+    return {done.stage: _ms(done.allowance_s) for done in times.each()
+            if done.began_at + done.allowance_s < least_at and done.began_at < deadline_at} or None
+
+
+def _tries(attempts: Sequence[AttemptDone]) -> list[_Try] | None:
     return [_Try(attempt.upstream, _ms(attempt.ended_at - attempt.began_at), _ms_or_none(attempt.ttft_s), attempt.fault,
                  attempt.upstream_status, attempt.usage.input_total if attempt.usage is not None else None,
                  attempt.usage.output if attempt.usage is not None else None, attempt.cost_usd,
                  [_ms(stall.seconds) for stall in attempt.stalls], attempt.is_hedge, attempt.is_lost,
                  attempt.detail, attempt.role, attempt.is_estimated)
-            for attempt in attempts]
+            for attempt in attempts] or None
+
+
+def _all_ms(*all_s: float | None) -> list[float | None]:
+    return [None if seconds is None else (seconds * 1e6 + 0.5) // 1.0 / 1e3 for seconds in all_s]
 
 
 def _ms_or_none(seconds: float | None) -> float | None:
-    return None if seconds is None else int(seconds * 1e6 + 0.5) / 1e3
+    return None if seconds is None else (seconds * 1e6 + 0.5) // 1.0 / 1e3
 
 
 def _ms(seconds: float) -> float:
-    """Milliseconds with three decimals; faster than round()."""
-    return int(seconds * 1e6 + 0.5) / 1e3
+    """Milliseconds with three decimals; faster than round() and int()."""
+    return (seconds * 1e6 + 0.5) // 1.0 / 1e3

@@ -71,7 +71,9 @@ class RecentRequests:
         return {RequestDone: self._store}
 
     def _store(self, facts: Sequence[RequestDone]) -> None:
-        every, notable, encode = list[bytes](), list[bytes](), self._encoder.encode
+        every: list[bytes] = []
+        notable: list[bytes] = []
+        encode = self._encoder.encode
         for fact in facts:
             packed = encode(fact)
             if len(packed) <= _MAX_FACT_BYTES:  # one huge fact must not displace all others

@@ -73,7 +73,7 @@ def digest_tenant(name: str | None) -> str:
 
 def format_mark(mark: int | None) -> str:
     """A body mark as 8 hexadecimal digits; empty if there is none."""
-    return f"{mark & 0xFFFFFFFF:08x}" if mark is not None else ""
+    return (mark & 0xFFFFFFFF).to_bytes(4, "big").hex() if mark is not None else ""
 
 
 def list_traffic(facts: Iterable[RequestDone]) -> list[TrafficLine]:

@@ -7,17 +7,15 @@ and writes what the log and the metrics need by the methods of the record.
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
-from functools import lru_cache
-from itertools import pairwise, repeat
 from math import inf
-from operator import sub
 from random import Random
 
 import msgspec
 
 from stayfast.core.clock import Clock
 from stayfast.core.deadline import Deadline
-from stayfast.core.events import StageDone, Trace
+from stayfast.core.events import Trace
+from stayfast.core.stage_times import StageTimes
 from stayfast.core.steps import StepDone
 from stayfast.core.types import JOB, JUDGE, SUMMARY, CacheControl, EventsOptions, Request, Stage
 from stayfast.pipeline.attempts.attempt import Attempt, is_sdk_retry
@@ -47,6 +45,9 @@ def release_all(held: list[Callable[[], None]], first: Callable[[], None] | None
             raise
 
 
+_FIRST_TIMING, _NEXT_TIMING = '%s;dur=%.2f;desc="of %.0f"', ", %s;dur=%.2f"
+
+
 class Ledger(msgspec.Struct, eq=False):
     """Where the time of one request went, stage by stage. Entering a stage ends the one before, so the stages always add up
     to the whole. On the way only instants are noted; `finish` makes stages of them. One task owns it.
@@ -58,96 +59,80 @@ class Ledger(msgspec.Struct, eq=False):
     _timeouts: RequestTimeouts
     budget: StageBudget | None  # None: every stage may use all the time that is left
     ends_at: float  # when the running stage must end
-    queued_s: float = 0.0  # after the end: from accept to the start of the first stage
+    stage: Stage | None = None  # the running one; None: none is
+    queued_s: float = 0.0  # from accept to the start of the first stage
     over_stage: Stage | None = None  # after the end: the first stage that used up its allowance
-    _entered: list[Stage] = []
-    _began_at: list[float] = []  # when each of them began
+    _ended: list[tuple[Stage, float]] = []  # each stage before the running one, and when it ended
     _ends: list[float] = []  # when each of them must end; empty: at the deadline
     _carried_s: float = 0.0
-    _ended_at: float | None = None  # after the end
-    _done: tuple[StageDone, ...] = ()  # after the end
-
-    @property
-    def stage(self) -> Stage | None:
-        """The running one; None: none is."""
-        return self._entered[-1] if self._entered and not self._done else None
+    _times: StageTimes | None = None  # after the end
 
     def enter(self, stage: Stage) -> None:
         """End the running stage and begin `stage`. Until the one after it, every wait of the request ends with its time."""
         now = self._clock.now()
         if self.budget is not None:
             self._share_out(self.budget, stage, now)
-        self._entered.append(stage)
-        self._began_at.append(now)
+        if self.stage is None:
+            self.queued_s = now - self._accepted_at
+        else:
+            self._ended.append((self.stage, now))
+        self.stage = stage
 
     def _share_out(self, budget: StageBudget, stage: Stage, now: float) -> None:
         """The allowance of a stage that begins now, with what the stages before left of theirs."""
         began_at = self._accepted_at
-        if self._entered:
-            spent_s = now - (self._began_at[-1] if len(self._entered) > 1 else began_at)
-            self._carried_s = budget.carried_s(self._entered[-1], spent_s, self._carried_s)
+        if self.stage is not None:
+            spent_s = now - (self._ended[-1][1] if self._ended else began_at)
+            self._carried_s = budget.carried_s(self.stage, spent_s, self._carried_s)
             began_at = now
         self.ends_at = budget.ends_at(stage, began_at, self._deadline_at, self._carried_s)
         self._ends.append(self.ends_at)
         self._timeouts.set_bound(self.ends_at, now)
         self._timeouts.arm_bound()
 
-    def finish(self) -> tuple[StageDone, ...]:
+    def finish(self) -> StageTimes:
         """End the last stage; safe to call again."""
-        if not self._done and self._entered:
-            self._ended_at = now = self._clock.now()
-            self._done = done = self._so_far()
-            self.queued_s = self._began_at[0] - self._accepted_at
+        if self._times is None:
+            now = self._clock.now()
+            self._times = times = self._times_until(now)
+            self.stage = None
             if self._ends or now >= self._deadline_at:
-                ends = self._ends or [self._deadline_at] * len(done)
-                over = (one.stage for one, ends_at in zip(done, ends, strict=True) if one.ended_at >= ends_at)
+                ends = self._ends or [self._deadline_at] * len(times.ended)
+                over = (stage for (stage, ended_at), ends_at in zip(times.ended, ends, strict=True) if ended_at >= ends_at)
                 self.over_stage = next(over, None)
-        return self._done
+        return self._times
 
     def server_timing(self) -> str:
         """The stages so far as a `Server-Timing` value (W3C) in milliseconds; the running stage counts up to now. The
         description is the stage's allowance: `call;dur=812.40;desc="of 2300"`. Without a budget for each stage, every stage
         may use all the time that is left, and only the first one shows it.
         """
-        if not self._entered:
-            return ""
-        instants = self._instants()
-        values = [(ended_at - began_at) * 1e3 for began_at, ended_at in pairwise(instants)]
-        if not self._ends:
-            values.insert(1, (self._deadline_at - self._accepted_at) * 1e3)
-        else:
-            allowed_s = self._allowed_s(instants)
-            values = [value for ms, s in zip(values, allowed_s, strict=False) for value in (ms, s * 1e3)]
-        return _timing_form(tuple(self._entered), bool(self._ends)) % tuple(values)
+        times = self._so_far()
+        if times.ends:
+            return ", ".join([f'{done.stage};dur={done.spent_s * 1e3:.2f};desc="of {done.allowance_s * 1e3:.0f}"'
+                              for done in times.each()])
+        values: list[Stage | float] = []
+        began_at = times.began_at
+        for stage, ended_at in times.ended:
+            values.append(stage)
+            values.append((ended_at - began_at) * 1e3)
+            began_at = ended_at
+        values.insert(2, max(0.0, times.deadline_at - times.began_at) * 1e3)
+        return (_FIRST_TIMING + _NEXT_TIMING * (len(times.ended) - 1)) % tuple(values)
 
     def spent_ms(self) -> dict[str, float]:
         """Milliseconds by stage so far, in order; the running stage counts up to now."""
-        return {done.stage.value: round(done.spent_s * 1e3, 3) for done in self._so_far()} if self._entered else {}
+        return {done.stage.value: round(done.spent_s * 1e3, 3) for done in self._so_far().each()}
 
-    def _so_far(self) -> tuple[StageDone, ...]:
-        instants = self._instants()
-        return tuple(map(StageDone, self._entered, instants, instants[1:], self._allowed_s(instants)))
+    def _so_far(self) -> StageTimes:
+        return self._times if self._times is not None else self._times_until(self._clock.now())
 
-    def _instants(self) -> list[float]:
-        """When each stage began, and when the last one ended; a running one ends now."""
-        ended_at = self._clock.now() if self._ended_at is None else self._ended_at
-        return [self._accepted_at, *self._began_at[1:], ended_at]
-
-    def _allowed_s(self, instants: list[float]) -> list[float]:
-        """The allowance of each stage."""
-        allowed_s = [*map(sub, self._ends or repeat(self._deadline_at), instants)]
-        return allowed_s if min(allowed_s) >= 0.0 else [max(0.0, one_s) for one_s in allowed_s]
+    def _times_until(self, now: float) -> StageTimes:
+        assert self.stage is not None
+        return StageTimes(self._accepted_at, (*self._ended, (self.stage, now)), self._deadline_at, tuple(self._ends))
 
     def __repr__(self) -> str:
-        return f"<Ledger {self.server_timing()}>"
-
-
-@lru_cache(64)
-def _timing_form(stages: tuple[Stage, ...], is_divided: bool) -> str:
-    """The form of a `Server-Timing` value. is_divided: every stage has an allowance of its own, else only the first."""
-    forms = [f"{stage};dur=%.2f" for stage in stages]
-    n_allowed = len(forms) if is_divided else 1
-    return ", ".join([f'{form};desc="of %.0f"' for form in forms[:n_allowed]] + forms[n_allowed:])
+        return f"<Ledger {self.server_timing() if self.stage is not None or self._times is not None else 'idle'}>"
 
 
 _MAX_STEPS = 32

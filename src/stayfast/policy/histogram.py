@@ -18,13 +18,13 @@ When wrong: with fewer than 1 / (1 - q) values a quantile is the maximum; comput
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping
-from math import ceil, exp2, inf, log2
+from math import ceil, exp2, floor, inf, log2
 
 PER_OCTAVE = 32
 GAMMA = exp2(1.0 / PER_OCTAVE)
 MAX_RELATIVE_ERROR = (GAMMA - 1.0) / (GAMMA + 1.0)
 _LEAST = 2.0**-30
-_ZERO = 30.0 * PER_OCTAVE  # makes every bucket number positive, so that int() rounds down
+_ZERO = 30.0 * PER_OCTAVE  # makes every bucket number positive
 _SCALE = float(PER_OCTAVE)
 
 Packed = tuple[int, ...]  # bucket, count, bucket, count, ...
@@ -32,7 +32,7 @@ Packed = tuple[int, ...]  # bucket, count, bucket, count, ...
 
 def bucket_of(seconds: float) -> int:
     """The bucket of one finite value."""
-    return int(log2(seconds) * _SCALE + _ZERO) if seconds > _LEAST else 0
+    return floor(log2(seconds) * _SCALE + _ZERO) if seconds > _LEAST else 0
 
 
 def middle_of(bucket: int) -> float:
@@ -50,7 +50,7 @@ class LogHistogram:
 
     def add(self, seconds: float) -> None:
         """Count one finite value. Values below the least bucket count as the least."""
-        self.counts[int(log2(seconds) * _SCALE + _ZERO) if seconds > _LEAST else 0] += 1
+        self.counts[floor(log2(seconds) * _SCALE + _ZERO) if seconds > _LEAST else 0] += 1
 
     def merge(self, other: "LogHistogram") -> None:
         counts = self.counts

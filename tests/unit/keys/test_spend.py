@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from stayfast.core.events import AttemptDone, RequestDone
 from stayfast.core.keys import DAY_S, NANO, SpendRow
+from stayfast.core.stage_times import StageTimes
 from stayfast.core.types import Api, Outcome, Usage
 from stayfast.keys.spend import CACHED, MAX_ROWS, OTHER, SpendTally, SpendWriter
 from stayfast.observe.fact_batch import handle_facts
@@ -28,8 +29,8 @@ def attempt(cost_usd: float | None = 0.001, model: str = "big", **fields: Any) -
 def done(*attempts: AttemptDone, **fields: Any) -> RequestDone:
     """A request of acme with key_1."""
     return RequestDone("r", Api.CHAT, "m", "m", stream=False, status=200, accepted_at=0.0, ended_at=1.0,
-                       **{"wall_at": WALL, "stages": (), "tenant": "acme", "key_id": "key_1", "attempts": attempts,
-                          **fields})
+                       **{"wall_at": WALL, "times": StageTimes(0.0, (), 0.0), "tenant": "acme", "key_id": "key_1",
+                          "attempts": attempts, **fields})
 
 
 def tally(*facts: RequestDone) -> list[SpendRow]:

@@ -1,10 +1,13 @@
 """Facts of requests and attempts, a frozen clock, and the series that metrics make of facts."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 from stayfast.core.clock import Clock
-from stayfast.core.events import AttemptDone, RequestDone, StageDone, Stall
+from stayfast.core.events import AttemptDone, RequestDone, Stall
+from stayfast.core.stage_times import StageDone, StageTimes
 from stayfast.core.types import Api, Outcome, Stage, Usage
 from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.metrics.collector import MetricsSink
@@ -39,12 +42,26 @@ def attempt(**changes: object) -> AttemptDone:
 
 
 def done(**changes: object) -> RequestDone:
-    """A request of 0.5 s with its first token after 0.2 s."""
+    """A request of 0.5 s with its first token after 0.2 s. stages: instead of its `times`."""
     fields: dict[str, Any] = {
         "request_id": "r", "api": Api.CHAT, "route": "m", "model": "m", "stream": True, "status": 200, "accepted_at": 1.0,
         "ended_at": 1.5, "wall_at": 0.0, "stages": (StageDone(Stage.CALL, 1.0, 1.2, 10.0),), "upstream": "u", "ttft_s": 0.2,
         "usage": Usage(10, 20, 5), "tpot_s": 0.015, "queue_s": 0.001, "attempts": (attempt(),)}
-    return RequestDone(**{**fields, **changes})
+    fields |= changes
+    return RequestDone(times=to_times(fields.pop("stages"), fields["accepted_at"] + fields.get("total_s", 60.0)), **fields)
+
+
+def all_stages(spent_s: Callable[[], float]) -> tuple[StageDone, ...]:
+    """Every stage, one after the other."""
+    instants = accumulate([spent_s() for _ in Stage], initial=1.0)
+    return tuple([StageDone(stage, *times, 1.0) for stage, times in zip(Stage, pairwise(instants), strict=True)])
+
+
+def to_times(stages: Sequence[StageDone], deadline_at: float) -> StageTimes:
+    """The times of stages that follow each other."""
+    ended = tuple([(one.stage, one.ended_at) for one in stages])
+    ends = tuple([one.began_at + one.allowance_s for one in stages])
+    return StageTimes(stages[0].began_at if stages else 0.0, ended, deadline_at, ends)
 
 
 STAGES = (StageDone(Stage.ADMIT, 1.0, 1.1, 3.0), StageDone(Stage.CALL, 1.1, 3.6, 2.0), StageDone(Stage.RELAY, 3.6, 4.0, 0.5),

@@ -5,7 +5,8 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from stayfast.core.events import AttemptDone, RequestDone, StageDone, Stall, Trace
+from stayfast.core.events import AttemptDone, RequestDone, Stall, Trace
+from stayfast.core.stage_times import StageDone
 from stayfast.core.types import Outcome, Stage, Usage
 from stayfast.observe.tracing.config import Peer
 from stayfast.observe.tracing.otlp import SpanEncoder

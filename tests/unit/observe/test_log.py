@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from stayfast.core.clock import SystemClock
-from stayfast.core.events import RequestDone, StageDone, Stall
+from stayfast.core.events import RequestDone, Stall
+from stayfast.core.stage_times import StageDone
 from stayfast.core.types import Outcome, Stage
 from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.log import LineWriter, LogConfig, LogSink

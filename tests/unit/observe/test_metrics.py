@@ -9,10 +9,10 @@ from stayfast.core.events import (
     ConnectionOpened,
     ConnectionReused,
     LoopLag,
-    StageDone,
     Stall,
     TokenGaps,
 )
+from stayfast.core.stage_times import StageDone
 from stayfast.core.types import Outcome, Stage
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.collector import outcome_of

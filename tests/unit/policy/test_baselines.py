@@ -102,6 +102,7 @@ def call(norm: Baseline, became: CallVerdict, took_s: float | None = None, slow_
     made.baseline, made.mark, made.n_concurrent = norm, mark, n_concurrent
     made.began_at, made.slow_at = 100.0, 100.0 + slow_s
     made.verdict, made.took_s, made.actual_baseline, made.is_queued = became, took_s, real, False
+    made.is_slow = became is LOST or took_s is None or took_s >= slow_s
     return made
 
 

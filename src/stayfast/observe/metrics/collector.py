@@ -34,11 +34,11 @@ from stayfast.core.events import (
     RetryWithheld,
     SemanticJudged,
     SemanticLookup,
-    StageDone,
     StoreCallDone,
     TokenGaps,
 )
-from stayfast.core.types import JOB, NO_ROUTE, Outcome, Stage
+from stayfast.core.stage_times import StageDone
+from stayfast.core.types import JOB, NO_ROUTE, Api, Outcome, Stage
 from stayfast.observe.fact_batch import FactHandlers, one_by_one
 from stayfast.observe.metrics import definitions as known
 from stayfast.observe.metrics.counters import Histogram, Labels, MetricsSnapshot, Samples, Totals
@@ -253,21 +253,22 @@ class MetricsSink:
             self.totals.histograms[known.STEP_SECONDS.name][fact.upstream, name].add(step.ended_at - step.began_at)
 
     def _count_requests(self, facts: Sequence[RequestDone]) -> None:
-        by_series: defaultdict[tuple[str, str, str], list[RequestDone]] = defaultdict(list)
-        requests, cached = self._requests, list[RequestDone]()
+        alike: defaultdict[tuple[str | None, str | None, Api, int, bool], list[RequestDone]] = defaultdict(list)
+        cached: list[RequestDone] = []
         for fact in facts:
             if fact.role == JOB:  # no client waits for it; the metrics of jobs have its times
                 continue
-            route, outcome = fact.route or NO_ROUTE, outcome_of(fact)
-            requests[route, fact.api._value_, str(fact.status)] += 1
-            by_series[route, fact.upstream or "", outcome].append(fact)
-            if outcome != "ok" or fact.over_stage is not None or fact.cut_by is not None:
-                self._count_problems(route, fact)
+            alike[fact.route, fact.upstream, fact.api, fact.status, fact.degraded is None].append(fact)
+            if fact.status >= 400 or fact.degraded is not None or fact.over_stage is not None or fact.cut_by is not None:
+                self._count_problems(fact.route or NO_ROUTE, fact)
             if fact.cache is not None:
-                self._cache[route, fact.cache] += 1
+                self._cache[fact.route or NO_ROUTE, fact.cache] += 1
                 if fact.cache in KINDS:
                     cached.append(fact)
-        for series_key, same in by_series.items():
+        for (named, upstream, api, status, _), same in alike.items():
+            route = named or NO_ROUTE
+            self._requests[route, api._value_, str(status)] += len(same)
+            series_key = route, upstream or "", outcome_of(same[0])
             (self._series.get(series_key) or self._create_series(series_key)).take(same)
         for fact in cached:
             self._saved.record_hit(fact)
@@ -323,7 +324,8 @@ class _RequestSeries:
         self.e2e_s.add_all([fact.ended_at - fact.accepted_at for fact in facts])
         self.queue_s.add_all([fact.queue_s for fact in facts if fact.queue_s is not None])
         self.tpot_s.add_all([fact.tpot_s for fact in facts if fact.tpot_s is not None])
-        usable_s, ttfts_s = list[float](), list[float]()
+        usable_s: list[float] = []
+        ttfts_s: list[float] = []
         for fact in facts:
             ttft_s = fact.ttft_s
             if ttft_s is not None:
@@ -332,13 +334,14 @@ class _RequestSeries:
                     usable_s.append(ttft_s)
                 elif fact.status < 400:
                     usable_s.append(fact.ended_at - fact.accepted_at)
-        spent_s: dict[Stage, list[float]] = {stage: [] for stage in STAGES}
+        spent_s: defaultdict[Stage, list[float]] = defaultdict(list)
         for fact in facts:
-            for done in fact.stages:
-                spent_s[done.stage].append(done.ended_at - done.began_at)
+            began_at = fact.times.began_at
+            for stage, ended_at in fact.times.ended:
+                spent_s[stage].append(ended_at - began_at)
+                began_at = ended_at
         for stage, values_s in spent_s.items():
-            if values_s:
-                self.stage_s[stage].add_all(values_s)
+            self.stage_s[stage].add_all(values_s)
         self.ttft_s.add_all(ttfts_s)
         self.usable_s.add_all(usable_s)
         self.own_s.add_all([fact.own_s or 0.0 for fact in facts if fact.ttft_s is not None])

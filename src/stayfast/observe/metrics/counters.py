@@ -17,6 +17,7 @@ from stayfast.policy.histogram import LogHistogram, Packed
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MIN_FOR_SPIKE_FACTOR = 20  # answers; with fewer, one slow request decides the p99
+MAX_UNCOUNTED = 64  # values of a histogram: more save little, and cost memory for each series
 _SERIES_AT_A_TIME = 64
 Labels = tuple[str, ...]
 Samples = dict[str, list[tuple[Labels, float]]]  # by family
@@ -24,41 +25,59 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class Histogram:
-    """Counts per bucket, and a sum. `bounds_s`: ascending upper bounds; one more bucket is unbounded."""
+    """Counts per bucket, and a sum. `bounds_s`: ascending upper bounds; one more bucket is unbounded. Values are counted
+    when there are MAX_UNCOUNTED of them, or when the counts are read.
+    """
 
-    __slots__ = ("bounds_s", "counts", "sum_s")
+    __slots__ = ("_counts", "_sum_s", "_uncounted_s", "bounds_s")
 
     def __init__(self, bounds_s: tuple[float, ...]) -> None:
         self.bounds_s = bounds_s
-        self.counts = [0] * (len(bounds_s) + 1)
-        self.sum_s = 0.0
+        self._counts = [0] * (len(bounds_s) + 1)
+        self._sum_s = 0.0
+        self._uncounted_s: list[float] = []
+
+    @property
+    def counts(self) -> list[int]:
+        self._count()
+        return self._counts
+
+    @property
+    def sum_s(self) -> float:
+        self._count()
+        return self._sum_s
 
     def add(self, value_s: float) -> None:
-        self.counts[bisect_left(self.bounds_s, value_s)] += 1
-        self.sum_s += value_s
+        self.add_all([value_s])
 
     def add_all(self, values_s: list[float]) -> None:
-        """Add values in ascending order, so that the values of one bucket are counted at once."""
-        values_s = sorted(values_s)
-        bounds_s, counts, n_before = self.bounds_s, self.counts, 0
+        uncounted_s = self._uncounted_s
+        uncounted_s += values_s
+        if len(uncounted_s) >= MAX_UNCOUNTED:
+            self._count()
+
+    def _count(self) -> None:
+        """Count values in ascending order, so that those of one bucket are counted at once."""
+        values_s, self._uncounted_s = sorted(self._uncounted_s), []
+        bounds_s, counts, n_before = self.bounds_s, self._counts, 0
         while n_before < len(values_s):
             at = bisect_left(bounds_s, values_s[n_before])
             n_up_to = bisect_right(values_s, bounds_s[at], n_before) if at < len(bounds_s) else len(values_s)
             counts[at] += n_up_to - n_before
             n_before = n_up_to
-        self.sum_s += sum(values_s)
+        self._sum_s += sum(values_s)
 
     def merge(self, bounds_s: tuple[float, ...], counts: list[int], sum_s: float) -> None:
         """Add another histogram's counts: exact for equal bounds, else by each bucket's upper bound."""
+        mine = self._counts
+        self._sum_s += sum_s
         if bounds_s == self.bounds_s:
-            self.counts = [mine + other for mine, other in zip(self.counts, counts, strict=True)]
-            self.sum_s += sum_s
+            self._counts = [one + other for one, other in zip(mine, counts, strict=True)]
             return
         for bound_s, n in zip(bounds_s, counts, strict=False):
             if n:
-                self.counts[bisect_left(self.bounds_s, bound_s)] += n
-        self.counts[-1] += counts[-1]
-        self.sum_s += sum_s
+                mine[bisect_left(self.bounds_s, bound_s)] += n
+        mine[-1] += counts[-1]
 
 
 class SeriesCounts(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ requests takes about 40 kB (tests), an idle series 3 kB.
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from math import inf, log2
+from math import floor, inf, log2
 from typing import Any
 
 import msgspec
@@ -93,11 +93,11 @@ class _Series:
         for fact in facts:
             ttft_s = fact.ttft_s
             if ttft_s is not None:
-                tick[int(log2(ttft_s) * _SCALE + _ZERO) if ttft_s > _LEAST else 0] += 1
+                tick[floor(log2(ttft_s) * _SCALE + _ZERO) if ttft_s > _LEAST else 0] += 1
                 if ttft_s > promise_s:
                     n_late += 1
             spent_s = fact.ended_at - fact.accepted_at
-            bucket = int(log2(spent_s) * _SCALE + _ZERO) if spent_s > _LEAST else 0
+            bucket = floor(log2(spent_s) * _SCALE + _ZERO) if spent_s > _LEAST else 0
             e2e[bucket] = e2e.get(bucket, 0) + 1
             if fact.stream:
                 n_streamed += 1
@@ -364,13 +364,16 @@ def _count_details(part: TrafficPart, fact: RequestDone, weight: int) -> None:
     for attempt in fact.attempts:
         _add_time(part.attempt_s, attempt.ttft_s, weight)
     sums = _count_first_token(part, fact, fact.ttft_s, weight) if fact.ttft_s is not None else [0.0] * (1 + len(STAGES))
-    for done in fact.stages:
-        counts = part.stages_s.get(done.stage)
+    began_at = fact.times.began_at
+    stages_s = part.stages_s
+    for stage, ended_at in fact.times.ended:
+        spent_s, began_at = ended_at - began_at, ended_at
+        counts = stages_s.get(stage)
         if counts is None:
-            counts = part.stages_s[done.stage.value] = {}
-        spent_s = done.ended_at - done.began_at
-        _add_time(counts, spent_s, weight)
-        sums[_STAGE_INDEX[done.stage]] += weight * spent_s
+            counts = stages_s[stage.value] = {}
+        bucket = floor(log2(spent_s) * _SCALE + _ZERO) if spent_s > _LEAST else 0  # _add_time, for each of them
+        counts[bucket] = counts.get(bucket, 0) + weight
+        sums[_STAGE_INDEX[stage]] += weight * spent_s
 
 
 def _count_first_token(part: TrafficPart, fact: RequestDone, ttft_s: float, weight: int) -> list[float]:
@@ -388,7 +391,7 @@ def _count_first_token(part: TrafficPart, fact: RequestDone, ttft_s: float, weig
 
 def _add_time(counts: Counts, seconds: float | None, n: int) -> None:
     if seconds is not None:
-        bucket = int(log2(seconds) * _SCALE + _ZERO) if seconds > _LEAST else 0
+        bucket = floor(log2(seconds) * _SCALE + _ZERO) if seconds > _LEAST else 0
         counts[bucket] = counts.get(bucket, 0) + n
 
 

@@ -43,18 +43,18 @@ class Settle:
         """
         if isinstance(why, asyncio.CancelledError) and why.args and isinstance(why.args[0], StayfastError):
             why = why.args[0]
-        ex.ledger.enter(SETTLE)
+        arrival, request, record, ledger = ex.arrival, ex.request, ex.record, ex.ledger
+        ledger.enter(SETTLE)
         ex.timeouts.stop()
-        arrival, request, record = ex.arrival, ex.request, ex.record
         if arrival.role and self._is_background(ex, why):
             return
         status, error = _status_and_error(why) if why is not None else (200, None)
         cached = record.cache
         trace = arrival.trace
-        stages = ex.ledger.finish()
+        times = ledger.finish()
         if isinstance(why, StayfastError):
             last = record.attempts[-1].done if record.attempts else None
-            why.server_timing = ex.ledger.server_timing() + (steps_timing(last.steps) if last is not None else "")
+            why.server_timing = ledger.server_timing() + (steps_timing(last.steps) if last is not None else "")
         ttft_s = tpot_s = gap_max_s = usage = finish = None
         if summary is not None and cadence is not None:
             usage, first_at, gap_max_s = summary.usage, cadence.first_at, cadence.gap_max_s
@@ -64,45 +64,17 @@ class Settle:
             if (self._owners is not None and request.api is RESPONSES_API and arrival.tenant is not None
                     and summary.response_id is not None):
                 self._owners.record(summary.response_id, arrival.tenant)
-        done = RequestDone(
-            request_id=arrival.request_id,
-            api=request.api,
-            route=ex.route,
-            model=request.model[:MAX_NAME],
-            stream=request.stream,
-            status=status,
-            accepted_at=arrival.accepted_at,
-            ended_at=stages[-1].ended_at,
-            wall_at=self._clock.wall(),
-            stages=stages,
-            upstream=record.upstream,
-            n_attempts=len(record.attempts),
-            ttft_s=ttft_s,
-            n_chunks=n_chunks,
-            usage=usage,
-            finish_reason=finish,
-            error=error,
-            tenant=arrival.tenant,
-            total_s=ex.total_s,
-            over_stage=ex.ledger.over_stage,
-            degraded=record.degraded,
-            tpot_s=tpot_s,
-            gap_max_s=gap_max_s,
-            trace=trace,
-            queue_s=ex.ledger.queued_s,
-            attempts=tuple([attempt.done for attempt in record.attempts if attempt.done is not None]),
-            notes=tuple(record.notes),
-            shed=why.reason if isinstance(why, Shed) else None,
-            cache=cached.result if cached is not None else None,
-            saved_usd=cached.saved_usd if cached is not None else None,
-            cache_key=record.cache_key,
-            params=read_sampling_params(request) if trace is not None and trace.is_sampled and trace.span_id else None,
-            role=arrival.role,
-            is_client_retry=bool(arrival.headers) and arrival.is_sdk_retry,
-            body_mark=mark_body(request.body),
-            key_id=arrival.key_id,
-            cut_by=name_cut(request, summary) if finish in LENGTH_REASONS else None,
-        )
+        done = RequestDone(  # by position: names would cost more than all else here
+            arrival.request_id, request.api, ex.route, request.model[:MAX_NAME], request.stream, status, arrival.accepted_at,
+            times.ended[-1][1], self._clock.wall(), times, record.upstream, len(record.attempts), ttft_s, n_chunks, usage,
+            finish, error, arrival.tenant, ex.total_s, ledger.over_stage, record.degraded, tpot_s, gap_max_s, trace,
+            ledger.queued_s, tuple([attempt.done for attempt in record.attempts if attempt.done is not None]),
+            tuple(record.notes), why.reason if isinstance(why, Shed) else None,
+            cached.result if cached is not None else None, cached.saved_usd if cached is not None else None,
+            record.cache_key,
+            read_sampling_params(request) if trace is not None and trace.is_sampled and trace.span_id else None,
+            arrival.role, bool(arrival.headers) and arrival.is_sdk_retry, mark_body(request.body), arrival.key_id,
+            name_cut(request, summary) if finish in LENGTH_REASONS else None)
         self._sink.emit(done)
         if done.ended_at >= self._sampler.due_at:
             self._sampler.note_end(ex, done)

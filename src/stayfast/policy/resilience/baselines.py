@@ -62,7 +62,7 @@ class Baseline:
     def learn(self, log_s: float, n: int = 1) -> None:
         """Learn the logarithm of one time to first token, or the sum of `n` of them."""
         self._n = n_all = self._n + n
-        self._long += (log_s - n * self._long) / max(n, min(N_LONG, n_all))
+        self._long += (log_s - n * self._long) / (n_all if n_all < N_LONG else max(n, N_LONG))
         if self.baseline_s or (n_all >= N_WARM and n_all >= WARM_SHARE * (n_all + self.n_unknown)):
             self.baseline_s = exp(self._long)
 
@@ -124,11 +124,12 @@ _NO_SAMPLE = (FAILED, REFUSED, NOTHING)
 
 
 class CallRecord:
-    """The data of one call for its classification. Its owner creates it, and sets `verdict`, `took_s` and
-    `actual_baseline`."""
+    """The data of one call for its classification. Its owner creates it, sets `verdict`, `took_s` and `actual_baseline`, and
+    before it is classified `is_slow` and `is_queued`.
+    """
 
-    __slots__ = ("actual_baseline", "baseline", "began_at", "is_queued", "mark", "n_concurrent", "slow_at", "took_s",
-                 "verdict")
+    __slots__ = ("actual_baseline", "baseline", "began_at", "is_queued", "is_slow", "mark", "n_concurrent", "slow_at",
+                 "took_s", "verdict")
 
     baseline: Baseline
     mark: int  # of the breaker
@@ -138,12 +139,8 @@ class CallRecord:
     verdict: CallVerdict
     took_s: float | None  # until its first token, or until it lost
     actual_baseline: Baseline | None  # the class by the reported prompt tokens, if known
-    is_queued: bool  # slow only because of our own load, so not evidence against the upstream
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether its first token had not arrived by `slow_at`."""
-        return self.took_s is None or self.took_s >= self.slow_at - self.began_at
+    is_slow: bool  # its first token had not arrived by `slow_at`, or a faster call ended it
+    is_queued: bool  # it is slow only because of our own load, so not evidence against the upstream
 
 
 class DueBuckets(Generic[T]):
@@ -217,7 +214,7 @@ def _count_slow(known: Sequence[CallRecord], mark: int) -> tuple[int, int]:
     n_slow = n_quick = 0
     for call in known:
         if call.mark == mark:
-            if call.verdict is not LOST and not call.is_slow:
+            if not call.is_slow:
                 n_quick += 1
             elif not call.is_queued:
                 n_slow += 1
@@ -225,9 +222,8 @@ def _count_slow(known: Sequence[CallRecord], mark: int) -> tuple[int, int]:
 
 
 def _ratio(call: CallRecord, took_s: float) -> float:
-    ratio = call.actual_baseline.ratio(took_s) if call.actual_baseline is not None else None
-    if ratio is None:
-        ratio = call.baseline.ratio(took_s)
+    actual = call.actual_baseline
+    ratio = (actual if actual is not None and actual.baseline_s else call.baseline).ratio(took_s)
     return ratio if ratio is not None else inf
 
 

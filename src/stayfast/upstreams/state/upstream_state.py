@@ -432,7 +432,8 @@ class UpstreamState:
         """Classify calls that are old enough to be known as fast or slow, and update limits and breakers."""
         for at, calls in self._unclassified.pop_due(now):
             for call in calls:
-                call.is_queued = (call.verdict is LOST or call.is_slow) and self.is_own_load(call, now)
+                call.is_slow = call.verdict is LOST or call.took_s is None or call.took_s >= call.slow_at - call.began_at
+                call.is_queued = call.is_slow and self.is_own_load(call, now)
             if self.models is not None:
                 self._update_model_breakers(calls, now)
             n_slow = n_quick = 0

@@ -20,6 +20,7 @@ from stayfast.core.events import (
 )
 from stayfast.core.samples import PromptSampled, QuotaReported
 from stayfast.core.snapshot import UpstreamRow
+from stayfast.core.stage_times import StageTimes
 from stayfast.core.types import Api, Outcome, Usage
 from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.snapshot.probes import ProbePart, ProbeRows, WorkerProbes, merge_probes, sum_machines
@@ -29,7 +30,8 @@ from stayfast.testing import SimLoop, run
 ATTEMPT = AttemptDone("chat", "up", 1.0, 3.0, Outcome.SUCCESS, 0.5, usage=Usage(100, 50), n_content=50, last_s=2.0)
 FACTS: list[Fact] = [
     ConnectionOpened("up", 0.1, "1.1", tls=True, connect_s=0.03), ConnectionReused("up"), TokenGaps("chat", "up", [0.1]),
-    ATTEMPT, RequestDone("r", Api.CHAT, "chat", "m", True, 200, 1.0, 3.0, 0.0, (), tenant="acme", attempts=(ATTEMPT,)),
+    ATTEMPT, RequestDone("r", Api.CHAT, "chat", "m", True, 200, 1.0, 3.0, 0.0, StageTimes(0.0, (), 0.0), tenant="acme",
+                         attempts=(ATTEMPT,)),
     LoopLag(0.004), BreakerChanged("up", "open", "5 failures"), StoreCallDone("hot", "get", "hit", 0.001),
     StoreChanged("hot", "open", "slow"), JobStoreCalled("claim", "ok", 0.002), PromptSampled("chat", 3.0, 100.0),
     QuotaReported("up", 3.0, {"requests": 0.3, "tokens": 0.6})]

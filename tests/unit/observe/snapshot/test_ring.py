@@ -12,7 +12,7 @@ from time import perf_counter
 import pytest
 
 from stayfast.compose.snapshot_ring import RingHost, ring_folder
-from stayfast.core.events import RequestDone, StageDone
+from stayfast.core.events import RequestDone
 from stayfast.core.snapshot import MachineRow, Snapshot, Spread, UpstreamRow
 from stayfast.core.types import Stage
 from stayfast.observe.fact_batch import handle_facts
@@ -21,7 +21,7 @@ from stayfast.observe.snapshot.ring import RingWriter, SnapshotRing
 from stayfast.observe.snapshot.traffic import ClosedSlot, TrafficSink
 from stayfast.observe.snapshot.worker_part import UpstreamGauges
 from stayfast.settings import Settings
-from tests.unit.observe.fact_rig import FrozenClock, attempt, done
+from tests.unit.observe.fact_rig import FrozenClock, all_stages, attempt, done
 
 N_ROUTES, N_MINUTE = 20, 12
 BEGAN_AT = 1_795_000_000.0
@@ -34,7 +34,7 @@ def slots(n_routes: int, n_each: int, seed: int = 1) -> Iterator[ClosedSlot]:
 
     def fact(route: int) -> RequestDone:
         ttft_s, upstream = rng.lognormvariate(-0.7 + route % 5 / 5, 0.5), f"up-{route % 10 + 10 * rng.randrange(2)}"
-        stages = tuple(StageDone(stage, 1.0, 1.0 + rng.lognormvariate(-6, 0.7), 1.0) for stage in Stage)
+        stages = all_stages(lambda: rng.lognormvariate(-6, 0.7))
         calls = (attempt(route=f"route-{route}", upstream=upstream, ttft_s=ttft_s),)
         return done(route=f"route-{route}", upstream=upstream, ttft_s=ttft_s, ended_at=1.0 + 3 * ttft_s, stages=stages,
                     tpot_s=rng.lognormvariate(-4, 0.3), gap_max_s=rng.lognormvariate(-3, 0.5), attempts=calls,

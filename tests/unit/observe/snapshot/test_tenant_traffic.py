@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stayfast.core.events import RequestDone
+from stayfast.core.stage_times import StageTimes
 from stayfast.core.types import Api, Usage
 from stayfast.observe.snapshot.tenant_traffic import (
     MAX_ROWS,
@@ -18,7 +19,8 @@ from stayfast.observe.snapshot.tenant_traffic import (
 
 
 def done(tenant: str | None, at: float = 100.0, status: int = 200, **fields: Any) -> RequestDone:
-    return RequestDone("r", Api.CHAT, "chat", "m", True, status, at - 1.0, at, 0.0, (), tenant=tenant, **fields)
+    return RequestDone("r", Api.CHAT, "chat", "m", True, status, at - 1.0, at, 0.0, StageTimes(0.0, (), 0.0), tenant=tenant,
+                       **fields)
 
 
 def parts_of(facts: list[RequestDone], now: dict[str, TenantNow] | None = None) -> TenantParts:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stayfast.core.events import RequestDone, StageDone
-from stayfast.core.types import Stage
+from stayfast.core.events import RequestDone
 from stayfast.observe.snapshot.parts import TrafficPart, merge_parts, spread_of
 from stayfast.observe.snapshot.traffic import MAX_SERIES, ClosedSlot
 from stayfast.observe.snapshot.windows import (
@@ -21,7 +20,7 @@ from stayfast.observe.snapshot.windows import (
     TrafficWindows,
     merge_slots,
 )
-from tests.unit.observe.fact_rig import done
+from tests.unit.observe.fact_rig import all_stages, done
 from tests.unit.observe.snapshot.traffic_rig import by_series, closed, requests
 
 MANY = st.lists(requests(), min_size=1, max_size=12)
@@ -118,7 +117,7 @@ def test_memory_of_a_busy_series_is_bounded(n_requests: int, capsys: pytest.Capt
 
     def fact() -> RequestDone:
         ttft_s = rng.lognormvariate(-1, 0.6)
-        stages = tuple(StageDone(stage, 1.0, 1.0 + rng.lognormvariate(-5, 1), 1.0) for stage in Stage)
+        stages = all_stages(lambda: rng.lognormvariate(-5, 1))
         return done(ttft_s=ttft_s, ended_at=1.0 + 3 * ttft_s, stages=stages, tpot_s=rng.lognormvariate(-4, 0.3),
                     gap_max_s=rng.lognormvariate(-3, 0.5), queue_s=rng.lognormvariate(-7, 1))
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from stayfast.core.events import RequestDone, StageDone
+from stayfast.core.events import RequestDone
+from stayfast.core.stage_times import StageDone
 from stayfast.core.types import Outcome, Stage, Usage
 from stayfast.observe.fact_batch import handle_facts
 from stayfast.observe.snapshot.parts import SeriesKey, TrafficPart
