@@ -152,9 +152,7 @@ class Caller:
         """The first target that brings content by `ends_at`. is_last: no fallback follows. n_before: earlier attempts."""
         if plan.route.hedging.has_slow and len(targets) > 1:  # slow ones last: a hedge would leave them at once
             targets = self._slow_last(plan, targets)
-        candidates = deque(awake(plan, targets, self.clock.now(), ends_at - ex.grace_s))
-        if not candidates:
-            raise self._note_hanging(ex, plan, targets)
+        candidates = self._reachable(ex, plan, targets, ends_at - ex.grace_s)
         n_made = n_free = 0  # attempts that count, and those by which no upstream did any work
         waited_s = 0.0
         failed: UpstreamFailed | None = None
@@ -195,10 +193,14 @@ class Caller:
                                                  self.clock.now(), is_whole=not request.stream)
         return sorted(targets, key=lambda target: target.member.upstream.name in slow)
 
-    def _note_hanging(self, ex: Exchange, plan: Plan, targets: Sequence[Target]) -> "AllHanging":
-        names = ", ".join(target.member.upstream.name for target in targets)
-        ex.record.note(f"not sent to {names}: calls there hang until they fail")
-        return AllHanging(plan, targets, self.clock.now())
+    def _reachable(self, ex: Exchange, plan: Plan, targets: Sequence[Target], ends_at: float) -> deque[Target]:
+        """The targets that are not expected to hang. Raises AllHanging."""
+        now = self.clock.now()
+        found = awake(plan, targets, now, ends_at)
+        if not found:
+            ex.record.note(f"not sent to {_names(targets)}: calls there hang until they fail")
+            raise AllHanging(plan, targets, now)
+        return deque(found)
 
     async def _wait_for_target(self, ex: Exchange, plan: Plan, candidates: deque[Target], ends_at: float) -> Target:
         """`choose_target`, without targets that began to hang during the wait. Raises AllHanging if all did."""
@@ -342,6 +344,10 @@ def _without_hanging(targets: Sequence[Target], model: str, most_s: float, now: 
             or not health.is_hanging(most_s, now)]
 
 
+def _names(targets: Sequence[Target]) -> str:
+    return ", ".join(target.member.upstream.name for target in targets)
+
+
 def _role_of(ex: Exchange, plan: Plan, target: Target) -> str:
     """Why an attempt is made that is no hedge."""
     given = ex.arrival.role or plan.role
@@ -383,7 +389,7 @@ class AllHanging(UpstreamFailed):
     status = 503
 
     def __init__(self, plan: Plan, targets: Sequence[Target], now: float) -> None:
-        names = ", ".join(target.member.upstream.name for target in targets)
+        names = _names(targets)
         healths = [target.member.health_of(target.model or plan.prompt.request.model) for target in targets]
         super().__init__(names, Fault.TIMEOUT, f"not sent to {names}: {healths[0].breaker.why}, and calls there last failed "
                          "only after a long wait", code="upstream_down", kind="overloaded_error",
