@@ -48,7 +48,7 @@ def test_engine_answers_run_together(tmp_path: Path) -> None:
     async def main() -> float:
         config = random_config(tmp_path, n_slots=4, ctx_per_slot=1024)
         async with serve_engine(config) as (engine, upstream):
-            await asyncio.gather(*(answer(upstream, [{"role": "user", "content": name}], 200) for name in "abcd"))
+            await asyncio.gather(*(answer(upstream, [{"role": "user", "content": name}], 800) for name in "abcd"))
             return await metric(engine, "n_busy_slots_per_decode")
 
     assert asyncio.run(main()) > 2.0

@@ -1,6 +1,7 @@
 """The client is gone, in every state: the upstream closes at that very instant and nothing stays held."""
 
 import asyncio
+import gc
 from collections.abc import Sequence
 from random import Random
 
@@ -12,6 +13,7 @@ from stayfast.core.events import RequestDone
 from stayfast.core.types import Api, Request
 from stayfast.pipeline.attempts.attempt import Attempt
 from stayfast.pipeline.stages.admit.admission import Admission
+from stayfast.pipeline.stages.relay import Reply
 from stayfast.policy.admission.overload import AdmissionConfig
 from stayfast.policy.admission.queue import QueueConfig
 from stayfast.policy.resilience.retry import RetryConfig
@@ -116,6 +118,24 @@ def test_drain_cancellation_is_a_503(state: str) -> None:
         assert rig.n_open == rig.n_in_flight == 0
         (done,) = rig.sink.facts_of(RequestDone)
         assert (done.status, done.error) == (503, "draining")
+
+    run(main)
+
+
+def test_client_hang_up_in_the_middle_of_an_answer_leaves_no_reference_cycle() -> None:
+    """The memory of the request is free at once, not when the collector runs."""
+
+    async def main(loop: SimLoop) -> None:
+        rig = Rig(loop, [[Wait(0.1), SendText("a"), Wait(100.0), SendText("b")]])
+        gc.collect()
+        gc.disable()
+        try:
+            await _leave_at(loop, rig, loop.now() + 1.0, chat())
+            await asyncio.sleep(0.1)
+            n_replies = sum(isinstance(each, Reply) for each in gc.get_objects())
+            assert n_replies == 0
+        finally:
+            gc.enable()
 
     run(main)
 

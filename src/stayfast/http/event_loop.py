@@ -49,9 +49,10 @@ class EarlyWriter:
     """Sends small writes before the rest of the loop's turn runs, while the loop is not busy: of the connections that share
     these marks, in bytes.
 
-    uvloop keeps a write below the high-water mark until all callbacks of the turn have run. With a mark of 0 it sends at
-    once. A busy loop does not need that: its turns would get shorter, and each takes a system call more. Rule: the loop is
-    busy if the last write was less than QUIET_S ago.
+    uvloop keeps a write below the high-water mark until all callbacks of the turn have run. With a mark just below its size
+    it is sent at once, and a part that is left does not pause the protocol. A busy loop does not need that: its turns would
+    get shorter, and each takes a system call more. Rule: the loop is busy if the last write was less than QUIET_S ago. TLS
+    has buffers of its own, with other marks: its writes are not early.
     """
 
     __slots__ = ("_busy_until", "_high", "_low", "_now")
@@ -66,9 +67,9 @@ class EarlyWriter:
         now = self._now()
         is_busy = now < self._busy_until
         self._busy_until = now + QUIET_S
-        if is_busy or transport.get_write_buffer_size():
+        if is_busy or transport.get_write_buffer_size() or transport.get_extra_info("sslcontext") is not None:
             transport.write(data)
             return
-        transport.set_write_buffer_limits(0)
+        transport.set_write_buffer_limits(max(0, len(data) - 1))
         transport.write(data)
         transport.set_write_buffer_limits(self._high, self._low)

@@ -97,6 +97,26 @@ def test_early_writer_of_a_busy_loop_sends_at_the_end_of_the_turn() -> None:
     uvloop.run(check())
 
 
+def test_early_writer_with_room_below_the_mark_does_not_pause() -> None:
+    """What the socket does not take of a small write waits in the buffer; the protocol may go on writing."""
+
+    async def check() -> None:
+        ours, peer = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        peer.setblocking(False)
+        transport, client = await asyncio.get_running_loop().create_connection(Client, sock=ours)
+        try:
+            EarlyWriter(SetClock(), 65_536, 16_384).write(transport, bytes(60_000))
+            assert 0 < transport.get_write_buffer_size() < 65_536
+            await asyncio.sleep(0.01)
+            assert client.seen == []
+        finally:
+            transport.abort()
+            peer.close()
+
+    uvloop.run(check())
+
+
 def test_early_writer_of_a_slow_reader_keeps_order_and_pauses() -> None:
     """Bytes behind unsent ones wait for them, and the writer is paused until its buffer has room."""
 

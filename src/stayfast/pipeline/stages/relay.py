@@ -146,7 +146,10 @@ class Reply:
         """A read was cancelled: by the timeouts, which end the answer, or from elsewhere."""
         late = self._timeouts.take_timeout_error(Stage.RELAY)
         if late is None:
-            raise why
+            try:
+                raise why
+            finally:
+                del why  # else the exception and this frame hold each other, and with them the request
         is_flowing = self._clock.now() - self._cadence.last_at <= STALL_AFTER_S
         is_ours = late.limit in OF_THE_STAGE and is_flowing  # the request's own deadline, not its upstream's fault
         return self._overrun(late, IGNORED if is_ours else DROPPED, Fault.TIMEOUT.value)
