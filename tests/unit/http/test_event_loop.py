@@ -6,26 +6,9 @@ import socket
 import uvloop
 
 from stayfast.http.event_loop import QUIET_S, EarlyWriter
+from tests.unit.http.client.fakes import SetClock
 
 HIGH, LOW = 4096, 1024
-
-
-class SetClock:
-    """A clock that a test moves."""
-
-    at = 100.0
-
-    def now(self) -> float:
-        """The set instant."""
-        return self.at
-
-    def wall(self) -> float:
-        """The set instant."""
-        return self.at
-
-    def cpu(self) -> float:
-        """None."""
-        return 0.0
 
 
 class Client(asyncio.Protocol):
@@ -65,7 +48,7 @@ def test_early_writer_of_a_quiet_loop_sends_within_the_turn() -> None:
 
     async def check() -> None:
         transport, _, peer = await connect()
-        EarlyWriter(SetClock(), HIGH, LOW).write(transport, b"answer")
+        EarlyWriter(SetClock(100.0), HIGH, LOW).write(transport, b"answer")
         assert arrived(peer) == b"answer"
         assert transport.get_write_buffer_limits() == (LOW, HIGH)
         transport.close()
@@ -78,7 +61,7 @@ def test_early_writer_of_a_busy_loop_sends_at_the_end_of_the_turn() -> None:
     """A write soon after another one waits for the other callbacks; after a pause it does not."""
 
     async def check() -> None:
-        clock = SetClock()
+        clock = SetClock(100.0)
         writer = EarlyWriter(clock, HIGH, LOW)
         transport, _, peer = await connect()
         writer.write(transport, b"1")
@@ -106,7 +89,7 @@ def test_early_writer_with_room_below_the_mark_does_not_pause() -> None:
         peer.setblocking(False)
         transport, client = await asyncio.get_running_loop().create_connection(Client, sock=ours)
         try:
-            EarlyWriter(SetClock(), 65_536, 16_384).write(transport, bytes(60_000))
+            EarlyWriter(SetClock(100.0), 65_536, 16_384).write(transport, bytes(60_000))
             assert 0 < transport.get_write_buffer_size() < 65_536
             await asyncio.sleep(0.01)
             assert client.seen == []
@@ -121,7 +104,7 @@ def test_early_writer_of_a_slow_reader_keeps_order_and_pauses() -> None:
     """Bytes behind unsent ones wait for them, and the writer is paused until its buffer has room."""
 
     async def check() -> None:
-        clock = SetClock()
+        clock = SetClock(100.0)
         writer = EarlyWriter(clock, HIGH, LOW)
         transport, client, peer = await connect()
         large = bytes(1 << 20)
